@@ -1,0 +1,78 @@
+// The pybind11 module `_C`: the registry seen from Python. Standard types only, no torch, so that it
+// compiles in seconds and loads under any torch, also one that `_kernels` was not built for.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+
+#include "registry.h"
+
+namespace py = pybind11;
+
+namespace {
+
+// The registry lives in `_kernels`; its address comes from there (aten_ext_registry()).
+aten_ext::Registry* attached = nullptr;
+
+const aten_ext::Registry& get() {
+  if (attached == nullptr) {
+    throw std::runtime_error("[aten_ext] the kernels are not loaded");
+  }
+  return *attached;
+}
+
+struct CountsSnapshot {
+  uint64_t ran = 0;
+  uint64_t disabled = 0;
+  std::map<std::string, uint64_t> declined;
+};
+
+CountsSnapshot snapshot(const aten_ext::Override& override) {
+  CountsSnapshot result{override.counts.ran(), override.counts.disabled(), {}};
+  for (const auto& [reason, count] : override.counts.declined()) {
+    result.declined[reason] += count;
+  }
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The registry of overrides, as kept by the kernels' library.";
+  // Compiled in, so that Python can compare versions before it loads anything that links torch.
+  m.attr("built_for_torch") = ATEN_EXT_BUILT_FOR_TORCH;
+  m.attr("built_for_cuda") = ATEN_EXT_BUILT_FOR_CUDA;
+  m.attr("cuda_arch_list") = ATEN_EXT_CUDA_ARCH_LIST;
+
+  py::class_<CountsSnapshot>(m, "Counts")
+      .def_readonly("ran", &CountsSnapshot::ran)
+      .def_readonly("disabled", &CountsSnapshot::disabled)
+      .def_readonly("declined", &CountsSnapshot::declined);
+
+  m.def("attach", [](uintptr_t address) { attached = reinterpret_cast<aten_ext::Registry*>(address); });
+  m.def("active", [] { return get().state->active; });
+  m.def("rows", [] {
+    // name, key, summary, built, enabled
+    std::vector<std::tuple<std::string, std::string, std::string, bool, bool>> rows;
+    for (const aten_ext::Override& override : get()) {
+      rows.emplace_back(override.name, override.key, override.summary, override.built, override.enabled.load());
+    }
+    return rows;
+  });
+  m.def("names", [] { return get().names(); });
+  m.def("count_matching", [](const std::string& pattern) { return get().count_matching(pattern); });
+  m.def("set_enabled",
+        [](const std::string& pattern, bool enabled) { return get().set_enabled(pattern, enabled); });
+  m.def("counts", [] {
+    std::vector<std::tuple<std::string, std::string, CountsSnapshot>> rows;
+    for (const aten_ext::Override& override : get()) {
+      rows.emplace_back(override.name, override.key, snapshot(override));
+    }
+    return rows;
+  });
+  m.def("reset_counts", [] {
+    for (aten_ext::Override& override : get()) {
+      override.counts.reset();
+    }
+  });
+}

@@ -1,0 +1,38 @@
+// Bridge between the ATen side of the fused Adam step on CUDA (fused_adam.cpp) and its kernel
+// (fused_adam.cu). No ATen here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+enum class AdamDtype : uint8_t { Float, Double, BFloat16, Half };
+
+// One parameter with all that belongs to it: flat, element i of each is the same index.
+struct FusedAdamTensor {
+  // param, grad, exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq: [numel] each.
+  void* data[5];
+  const float* step;  // [1]
+  int64_t numel;      // > 0
+};
+
+struct FusedAdamParams {
+  const FusedAdamTensor* tensors;  // [count], on the host
+  int64_t count;
+  AdamDtype dtype;
+  bool decoupled;  // AdamW's decay of the parameter itself, not Adam's addition to the gradient
+  bool amsgrad;
+  bool maximize;
+  double lr, beta1, beta2, weight_decay, eps;
+  const float* lr_pointer;  // [1] on the device, instead of lr; or nullptr
+  const float* grad_scale;  // [1] on the device, or nullptr; gradients are then divided and written back
+  const float* found_inf;   // [1] on the device, or nullptr; 1 means: change nothing
+};
+
+// Queues the step on `stream` of the current device: as few launches as the size of kernel arguments
+// allows, no synchronisation, no allocation. Returns the first error of a launch.
+cudaError_t launch_fused_adam(const FusedAdamParams& params, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,54 @@
+"""Fused kernels behind PyTorch's own operators.
+
+``import aten_ext`` replaces the kernels of some ATen operators at the CPU and CUDA dispatch keys. Models
+need no change: where a fused kernel applies it runs, everywhere else PyTorch's own kernel does, and
+:func:`counts` says which, call by call.
+
+Environment, read once when the package is imported:
+
+* ``ATEN_EXT=0``: replace nothing.
+* ``ATEN_EXT_DISABLE=a,b``: start with these overrides off.
+* ``ATEN_EXT_ONLY=a,b``: start with only these on.
+* ``ATEN_EXT_AUTOLOAD=1``: ``import torch`` alone is enough.
+
+Raises:
+    ImportError: the kernels are missing, were built for another torch, or an environment variable makes
+        no sense. The message is one line that says what to do; torch itself is left as it was.
+"""
+
+from __future__ import annotations
+
+from aten_ext._load import load as _load
+
+__version__ = "0.1.0"
+
+_load()
+
+from aten_ext._explain import Explanation, explain  # noqa: E402  (needs the kernels)
+from aten_ext._registry import (  # noqa: E402
+    Counts,
+    Override,
+    counts,
+    disable,
+    disabled,
+    enable,
+    is_active,
+    overrides,
+    reset_counts,
+)
+from aten_ext._status import status  # noqa: E402
+
+__all__ = [
+    "Counts",
+    "Explanation",
+    "Override",
+    "counts",
+    "disable",
+    "disabled",
+    "enable",
+    "explain",
+    "is_active",
+    "overrides",
+    "reset_counts",
+    "status",
+]

@@ -1,0 +1,42 @@
+"""``python -m aten_ext``: the command line. Each subcommand lives in a module of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from aten_ext._cli import CommandError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every subcommand; each sets ``run``, a function from parsed arguments to an exit code."""
+    from aten_ext import _status_command
+    from aten_ext.bench import command as bench_command
+    from aten_ext.demo import command as demo_command
+
+    parser = argparse.ArgumentParser(
+        prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators."
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in (_status_command, demo_command, bench_command):
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code: 0, 1 for a failed check, 2 for a mistake of the user's."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except CommandError as error:
+        print(f"aten_ext {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"aten_ext {arguments.command}: interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

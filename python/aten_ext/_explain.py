@@ -1,0 +1,104 @@
+"""``aten_ext.explain()``: which kernel a call would run, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+
+from aten_ext._registry import is_active, overrides
+
+Route = Literal["fused", "upstream"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What would happen to a call.
+
+    Attributes:
+        override: the override whose entry the dispatcher would call, or None if there is none.
+        key: the dispatch key, ``"CPU"`` or ``"CUDA"``.
+        route: ``"fused"`` or ``"upstream"``.
+        reason: why upstream; empty when fused.
+    """
+
+    override: str | None
+    key: str
+    route: Route
+    reason: str
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    """Every tensor in an argument, also inside lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _infer_key(tensors: Iterable[torch.Tensor]) -> str:
+    devices = {tensor.device.type for tensor in tensors}
+    # The dispatcher takes the key of highest priority among all arguments: CUDA before CPU.
+    for device in ("cuda", "cpu"):
+        if device in devices:
+            return device.upper()
+    expected = "tensors on a CPU or CUDA device, or key='CPU' or key='CUDA' for tensors elsewhere"
+    raise ValueError(f"[explain] expected {expected}, got tensors on: {', '.join(sorted(devices)) or 'none'}")
+
+
+def _name(op: Any) -> tuple[str, str | None]:
+    """``op`` as (operator, overload); the overload is None when the arguments have to decide it."""
+    if isinstance(op, torch._ops.OpOverload):
+        base, _, overload = op._schema.name.rpartition("::")[2], None, op._schema.overload_name
+        return base, overload
+    text = op if isinstance(op, str) else getattr(op, "__name__", None)
+    if not isinstance(text, str):
+        raise TypeError(f"[explain] expected an operator's name or its Python function, got {op!r}")
+    base, dot, overload = text.rpartition("::")[2].partition(".")
+    if dot and isinstance(op, str):
+        return base, "" if overload == "default" else overload
+    return base, None
+
+
+def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Explanation:
+    """Which override a call would ask, and whether the fused kernel or upstream would run and why.
+
+    The operator is not run; no memory of a tensor is read or written, so tensors on the meta device will
+    do: with ``key="CUDA"`` a machine without a GPU can ask about one.
+
+    Args:
+        op: the Python function (``torch.cat``), an overload (``torch.ops.aten.cat.out``) or the schema
+            name (``"cat"``, ``"cat.out"``).
+        *args: the call's positional arguments.
+        key: the dispatch key to ask about; by default that of the tensors' devices.
+        **kwargs: the call's keyword arguments.
+
+    Returns:
+        The :class:`Explanation`.
+
+    Raises:
+        ValueError: the dispatch key is unknown, or cannot be told from the tensors.
+        TypeError: ``op`` is neither a name nor a function.
+        RuntimeError: the arguments fit no overload of the operator.
+    """
+    base, overload = _name(op)
+    if key is None:
+        key = _infer_key(_tensors([*args, *kwargs.values()]))
+    elif key not in ("CPU", "CUDA"):
+        raise ValueError(f"[explain] expected key 'CPU' or 'CUDA', got {key!r}")
+    known = {override.name: override for override in overrides()}
+    packet = getattr(torch.ops.aten_ext, f"explain_{key}_{base}", None)
+    asked = getattr(packet, overload or "default", None) if overload is not None else packet
+    if asked is None:
+        name = f"{base}.{overload}" if overload else base
+        return Explanation(None, key, "upstream", f"no override of {name} at {key}")
+    with torch.no_grad():
+        name, reason = asked(*args, **kwargs)
+    if not is_active():
+        return Explanation(None, key, "upstream", "nothing is registered (ATEN_EXT=0)")
+    if not known[name].enabled:
+        return Explanation(name, key, "upstream", "disabled")
+    return Explanation(name, key, "upstream" if reason else "fused", reason)

@@ -1,0 +1,67 @@
+"""Load the kernels' library, once, after everything that could be wrong with it has been looked at."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import torch
+
+REBUILD = "pip install --no-build-isolation --no-deps --force-reinstall ."
+
+
+def kernels_path() -> Path:
+    """Where the library with all kernels and entries lies. A C++ program can ``dlopen`` it."""
+    return Path(__file__).parent / "_kernels.abi3.so"
+
+
+def check_versions(built_for: str, running: str) -> None:
+    """Raise unless the kernels fit the torch that is running.
+
+    DispatchKey numbers move between torch releases: a library built for one registers at another key in
+    the other without any error. So this is looked at before the library is opened, and the library itself
+    looks once more before it registers anything.
+
+    Args:
+        built_for: ``major.minor``.
+        running: ``torch.__version__``.
+
+    Raises:
+        ImportError: they differ in major or minor version.
+    """
+    if running.split(".")[:2] != built_for.split("."):
+        raise ImportError(
+            f"[aten_ext] built for torch {built_for}, running under torch {running}; "
+            f"rebuild it, in a checkout of aten_ext, with: {REBUILD}"
+        )
+
+
+def load() -> None:
+    """Open ``_kernels`` (which registers the overrides) and give ``_C`` the address of its registry.
+
+    Raises:
+        ImportError: one line that says what is wrong and what to do.
+    """
+    try:
+        from aten_ext import _C
+    except ImportError as error:
+        raise ImportError(
+            f"[aten_ext] the extension module _C is missing or broken ({error}); "
+            f"build it, in a checkout of aten_ext, with: {REBUILD}"
+        ) from error
+    check_versions(_C.built_for_torch, torch.__version__)
+    path = kernels_path()
+    try:
+        torch.ops.load_library(path)
+        library = ctypes.CDLL(str(path))
+        library.aten_ext_registry.restype = ctypes.c_void_p
+        library.aten_ext_load_error.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"[aten_ext] cannot load {path.name}: {error}; "
+            f"build it, in a checkout of aten_ext, with: {REBUILD}"
+        ) from error
+    problem = library.aten_ext_load_error().decode()
+    if problem:
+        raise ImportError(problem)
+    _C.attach(library.aten_ext_registry())

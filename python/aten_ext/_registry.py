@@ -1,0 +1,143 @@
+"""Which overrides there are, turning them on and off, and what their calls did."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from aten_ext import _C
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+    """One overload of an ATen operator whose kernel aten_ext replaces.
+
+    Attributes:
+        name: the overload, e.g. ``"cat.out"``.
+        keys: the dispatch keys at which this build replaces its kernel, e.g. ``("CPU", "CUDA")``; none
+            for an override at CUDA alone in a CPU build.
+        enabled: whether the entry asks for the fused kernel at all.
+        summary: one line for people.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    enabled: bool
+    summary: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What the calls of one override did since the process began or :func:`reset_counts`.
+
+    Attributes:
+        ran: calls in which the fused kernel ran.
+        disabled: calls that went upstream because the override was off.
+        declined: calls that went upstream because the fused kernel does not apply, by reason.
+    """
+
+    ran: int
+    disabled: int
+    declined: Mapping[str, int]
+
+
+def is_active() -> bool:
+    """Whether the overrides are registered with the dispatcher at all (not with ``ATEN_EXT=0``)."""
+    return _C.active()
+
+
+def overrides() -> list[Override]:
+    """Every override of this build, in the order of native_functions_ext.yaml."""
+    result: dict[str, Override] = {}
+    for name, key, summary, built, enabled in _C.rows():
+        keys = result[name].keys if name in result else ()
+        result[name] = Override(name, (*keys, key) if built else keys, enabled and is_active(), summary)
+    return list(result.values())
+
+
+def _check(function: str, names: tuple[str, ...]) -> None:
+    """Reject a name that no override has, before anything is changed."""
+    for name in names:
+        if not isinstance(name, str) or _C.count_matching(name) == 0:
+            raise ValueError(f"[{function}] expected names of overrides ({_C.names()}), got {name!r}")
+
+
+def enable(*names: str) -> None:
+    """Let fused kernels run again; every override without arguments.
+
+    Flips a flag that every call reads; nothing is registered anew, so nothing is traced anew.
+
+    Args:
+        *names: names of overrides (``"cat.out"``), exactly, or with the wildcards ``*`` and ``?``.
+
+    Raises:
+        ValueError: a name matches no override. Nothing is changed then.
+        RuntimeError: ``ATEN_EXT=0``: there is nothing registered to turn on.
+    """
+    _check("enable", names)
+    if not is_active():
+        raise RuntimeError("[enable] expected overrides to be registered, got ATEN_EXT=0 at import")
+    for name in names or ("*",):
+        _C.set_enabled(name, True)
+
+
+def disable(*names: str) -> None:
+    """Send every call of these overrides upstream; of all overrides without arguments.
+
+    Args:
+        *names: names of overrides, exactly, or with the wildcards ``*`` and ``?``.
+
+    Raises:
+        ValueError: a name matches no override. Nothing is changed then.
+    """
+    _check("disable", names)
+    for name in names or ("*",):
+        _C.set_enabled(name, False)
+
+
+@contextmanager
+def disabled(*names: str) -> Iterator[None]:
+    """:func:`disable` for the length of a ``with`` block; what was on or off before is so again after it.
+
+    The flag is one for the whole process: calls of other threads go upstream too meanwhile.
+    """
+    before = [(name, enabled) for name, _, _, _, enabled in _C.rows()]
+    disable(*names)
+    try:
+        yield
+    finally:
+        for name, enabled in before:
+            _C.set_enabled(name, enabled)
+
+
+def counts(key: str | None = None) -> dict[str, Counts]:
+    """What the calls of each override did.
+
+    Args:
+        key: only calls at this dispatch key (``"CPU"``, ``"CUDA"``); all keys together by default.
+
+    Returns:
+        Name of the override -> :class:`Counts`, a snapshot. Overrides without a kernel at ``key`` are
+        left out.
+
+    Raises:
+        ValueError: ``key`` is no dispatch key of any override.
+    """
+    if key not in (None, "CPU", "CUDA"):
+        raise ValueError(f"[counts] expected key 'CPU' or 'CUDA', got {key!r}")
+    result: dict[str, Counts] = {}
+    for name, row_key, row in _C.counts():
+        if key not in (None, row_key):
+            continue
+        earlier = result.get(name, Counts(0, 0, {}))
+        declined = dict(earlier.declined)
+        for reason, number in row.declined.items():
+            declined[reason] = declined.get(reason, 0) + number
+        result[name] = Counts(earlier.ran + row.ran, earlier.disabled + row.disabled, declined)
+    return result
+
+
+def reset_counts() -> None:
+    """Start counting from zero."""
+    _C.reset_counts()

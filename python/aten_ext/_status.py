@@ -1,0 +1,43 @@
+"""``aten_ext.status()``: a table for people."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+
+from aten_ext import _C
+from aten_ext._registry import counts, is_active, overrides
+
+
+def _header() -> str:
+    cuda = f"CUDA {_C.built_for_cuda}" if _C.built_for_cuda else "CPU only"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    state = "active" if is_active() else "nothing is registered (ATEN_EXT=0)"
+    return f"aten_ext for torch {_C.built_for_torch} ({cuda}), running torch {torch.__version__}, {gpu}: {state}"
+
+
+def status() -> str:
+    """The build, the overrides with their keys, whether each is on, and what its calls did, as text."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("override", "keys", "state", "ran", "disabled", "declined"):
+        table.add_column(column, justify="right" if column in ("ran", "disabled") else "left")
+    numbers = counts()
+    for override in overrides():
+        count = numbers[override.name]
+        table.add_row(
+            override.name,
+            " ".join(override.keys),
+            "on" if override.enabled else "off",
+            str(count.ran),
+            str(count.disabled),
+            "\n".join(f"{number} × {reason}" for reason, number in count.declined.items()) or "0",
+        )
+    text = io.StringIO()
+    console = Console(file=text, width=140, color_system=None, highlight=False)
+    console.print(_header(), soft_wrap=True)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -1,0 +1,255 @@
+"""Build aten_ext: generate the entries, then compile ``_kernels.abi3.so`` and ``_C``.
+
+Environment:
+
+* ``ATEN_EXT_BUILD_CUDA``: ``1`` makes it an error when the CUDA kernels cannot be built, ``0`` leaves them
+  out. Unset: they are built when the installed torch has CUDA and a toolkit of the same major version is
+  found, otherwise one line says why not.
+* ``TORCH_CUDA_ARCH_LIST``: the GPU architectures, as for any PyTorch extension. Unset: everything from
+  sm_75 to the newest that the toolkit knows, with 9.0a for Hopper, and PTX of the last.
+* ``CUDA_HOME``, ``MAX_JOBS``: as for any PyTorch extension.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+SOURCES = Path("aten_ext")
+GENERATED = Path("build") / "generated"
+
+try:
+    import torch
+    from torch.utils import cpp_extension
+except ImportError as error:
+    sys.exit(
+        f"aten_ext: expected torch >= 2.11 in the environment that builds, got: {error}; "
+        "install torch first, then: pip install --no-build-isolation ."
+    )
+
+TORCH_VERSION = ".".join(torch.__version__.split(".")[:2])
+if tuple(int(part) for part in TORCH_VERSION.split(".")) < (2, 11):
+    sys.exit(f"aten_ext: expected torch >= 2.11, got {torch.__version__}")
+
+# Vectorised CPU kernels: compiled for an instruction set that not every machine has, chosen at run time.
+# AVX2 alone, as upstream does for these operators: AVX-512 measured no faster.
+CAPABILITY_SOURCES = ["cpu/fused_adam_kernel.cpp"]
+CAPABILITIES: dict[str, list[str]] = {}
+if platform.machine() in ("x86_64", "AMD64"):
+    CAPABILITIES["AVX2"] = ["-mavx2", "-mfma", "-mf16c"]
+
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+
+
+def say(text: str) -> None:
+    """One line for the person who builds."""
+    print(f"aten_ext: {text}", file=sys.stderr, flush=True)
+
+
+def find_toolkit() -> Path | None:
+    """The root of the CUDA toolkit: CUDA_HOME, or what the nvcc on the PATH says of itself."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if home:
+        return Path(home) if (Path(home) / "bin" / "nvcc").exists() else None
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return Path("/usr/local/cuda") if Path("/usr/local/cuda/bin/nvcc").exists() else None
+    # nvcc may be a wrapper script elsewhere than in its toolkit.
+    trace = subprocess.run(
+        [nvcc, "--dryrun", "-x", "cu", "-E", os.devnull], capture_output=True, text=True, check=False
+    )
+    top = re.search(r"^#\$ TOP=(.*)$", trace.stderr, re.MULTILINE)
+    return Path(top.group(1)).resolve() if top else Path(nvcc).resolve().parent.parent
+
+
+def nvcc_output(toolkit: Path, argument: str) -> str:
+    """What the toolkit's nvcc prints for one argument."""
+    return subprocess.run(
+        [toolkit / "bin" / "nvcc", argument], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def decide_cuda() -> Path | None:
+    """The toolkit to build the CUDA kernels with, or None after one line that says why they are left out."""
+    wanted = os.environ.get("ATEN_EXT_BUILD_CUDA", "")
+    if wanted not in ("", "0", "1"):
+        sys.exit(f"aten_ext: ATEN_EXT_BUILD_CUDA: expected 0 or 1, got {wanted!r}")
+    toolkit = find_toolkit()
+    if wanted == "0":
+        missing = "ATEN_EXT_BUILD_CUDA=0"
+    elif torch.version.cuda is None:
+        missing = f"torch {torch.__version__} is a build without CUDA"
+    elif toolkit is None:
+        missing = "no nvcc found (looked at CUDA_HOME, the PATH and /usr/local/cuda)"
+    else:
+        release = re.search(r"release (\d+)\.(\d+)", nvcc_output(toolkit, "--version"))
+        found = release.group(1) if release else "unknown"
+        if found == torch.version.cuda.partition(".")[0]:
+            return toolkit
+        missing = f"nvcc in {toolkit} is of CUDA {found}, torch {torch.__version__} of CUDA {torch.version.cuda}"
+    if wanted == "1":
+        sys.exit(f"aten_ext: ATEN_EXT_BUILD_CUDA=1, but {missing}")
+    say(f"building the CPU kernels only: {missing}")
+    return None
+
+
+def arch_flags(toolkit: Path) -> list[str]:
+    """-gencode flags for the default architectures; none where TORCH_CUDA_ARCH_LIST is set (torch reads it).
+
+    Machine code of x.y also runs on x.z for z > y, so one of each major version is enough to cover it; 8.6
+    and 8.9 are there for speed, and the PTX of the newest for what comes after.
+    """
+    if os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return []
+    numbers = [int(n) for n in re.findall(r"compute_(\d+)\b", nvcc_output(toolkit, "--list-gpu-arch"))]
+    known = sorted(n for n in set(numbers) if n >= 75)
+    first_of_major = {n // 10: n for n in reversed(known)}
+    chosen = sorted({*first_of_major.values(), *({86, 89} & set(known))})
+    flags = []
+    for n in chosen:
+        # 9.0a: the instructions that only Hopper has (setmaxnreg, wgmma).
+        name = "90a" if n == 90 else str(n)
+        flags.append(f"-gencode=arch=compute_{name},code=sm_{name}")
+    flags.append(f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}")
+    return flags
+
+
+def system_include(folders: list[str]) -> list[str]:
+    """Flags that make the headers there other people's: our warnings do not apply to them."""
+    return [flag for folder in folders for flag in ("-isystem", folder)]
+
+
+def torch_includes(toolkit: Path | None) -> list[str]:
+    """Header folders of torch, of the toolkit, and of the CUDA libraries that torch's wheel brings."""
+    includes = [str(path) for path in cpp_extension.include_paths()]
+    if toolkit is not None:
+        includes.append(str(toolkit / "include"))
+        site_packages = Path(torch.__file__).parent.parent
+        includes += sorted(str(path) for path in site_packages.glob("nvidia/cu*/include"))
+    return includes
+
+
+def find_cudart(toolkit: Path) -> Path:
+    """The CUDA runtime library to link: the toolkit's, or the one in torch's wheel."""
+    site_packages = Path(torch.__file__).parent.parent
+    for folder in (toolkit / "lib64", *site_packages.glob("nvidia/cu*/lib")):
+        for library in sorted(folder.glob("libcudart.so*")):
+            return library
+    sys.exit(f"aten_ext: no libcudart.so in {toolkit}/lib64 or in the packages beside torch")
+
+
+def generate_sources(with_cuda: bool) -> list[str]:
+    """Run scripts/codegen.py; an error in the table is one line, not a traceback."""
+    spec = importlib.util.spec_from_file_location("aten_ext_codegen", ROOT / "scripts" / "codegen.py")
+    if spec is None or spec.loader is None:
+        sys.exit("aten_ext: scripts/codegen.py is missing")
+    codegen = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = codegen  # dataclasses look their module up
+    spec.loader.exec_module(codegen)
+    try:
+        files = codegen.generate(ROOT / "native_functions_ext.yaml", ROOT / GENERATED, with_cuda=with_cuda)
+    except codegen.TableError as error:
+        sys.exit(f"aten_ext: {error}")
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+def extensions() -> list[Extension]:
+    """The two extension modules."""
+    toolkit = decide_cuda()
+    cuda = toolkit is not None
+    sources = [*generate_sources(cuda), *(str(SOURCES / name) for name in ("registry.cpp", "load_guard.cpp"))]
+    # cuda/*.cpp holds the decline rules too, which a CPU build has as well: aten_ext.explain asks them.
+    sources += sorted(str(path) for folder in ("cpu", "cuda") for path in (SOURCES / folder).glob("*.cpp"))
+    capability_sources = [str(SOURCES / name) for name in CAPABILITY_SOURCES]
+    sources = [source for source in sources if source not in capability_sources]
+
+    common = ["-O3", "-g1", f"-I{ROOT / SOURCES}", f"-I{ROOT / GENERATED}", *system_include(torch_includes(toolkit))]
+    # -fopenmp: at::parallel_for is a template; without it, it is a serial loop here. The library is the one
+    # that torch has loaded already (same soname), so there is one pool of threads.
+    host = [*common, *WARNINGS, "-fvisibility-inlines-hidden", "-fopenmp"]
+    link = ["-Wl,--no-undefined", "-fopenmp"]
+    kernels: dict[str, Any] = {"name": "aten_ext._kernels", "py_limited_api": True}
+    if toolkit is not None:
+        os.environ.setdefault("CUDA_HOME", str(toolkit))
+        cpp_extension.CUDA_HOME = str(toolkit)
+        sources += sorted(str(path) for path in (SOURCES / "cuda").glob("*.cu"))
+        host.append("-DATEN_EXT_WITH_CUDA")
+        device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
+        device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
+        cudart = find_cudart(toolkit)
+        link += [
+            f"-L{cudart.parent}",
+            f"-l:{cudart.name}",
+            # Nothing refers to it by name until the dispatcher does.
+            "-Wl,--no-as-needed",
+            "-ltorch_cuda",
+        ]
+        extension = cpp_extension.CUDAExtension(
+            sources=sources, extra_compile_args={"cxx": host, "nvcc": device}, extra_link_args=link, **kernels
+        )
+        extension.libraries.remove("cudart")
+    else:
+        extension = cpp_extension.CppExtension(
+            sources=sources, extra_compile_args={"cxx": host}, extra_link_args=link, **kernels
+        )
+    extension.capability_sources = capability_sources
+
+    import pybind11
+
+    definitions = {
+        "ATEN_EXT_BUILT_FOR_TORCH": TORCH_VERSION,
+        "ATEN_EXT_BUILT_FOR_CUDA": (torch.version.cuda or "") if cuda else "",
+        "ATEN_EXT_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST", "default") if cuda else "",
+    }
+    bindings = Extension(
+        "aten_ext._C",
+        [str(SOURCES / "bindings.cpp"), str(SOURCES / "registry.cpp")],
+        language="c++",
+        extra_compile_args={
+            "cxx": [
+                "-O2",
+                "-fvisibility=hidden",
+                *WARNINGS,
+                f"-I{ROOT / SOURCES}",
+                *system_include([pybind11.get_include()]),
+                *(f'-D{name}="{value}"' for name, value in definitions.items()),
+            ]
+        },
+    )
+    return [extension, bindings]
+
+
+class Build(cpp_extension.BuildExtension):
+    """BuildExtension that also compiles some sources once for each CPU capability."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile the variants first, then hand their objects to the ordinary build."""
+        for capability, flags in CAPABILITIES.items():
+            sources = getattr(ext, "capability_sources", [])
+            if not sources:
+                break
+            definitions = [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
+            ext.extra_objects += self.compiler.compile(
+                sources,
+                output_dir=os.path.join(self.build_temp, capability.lower()),
+                extra_postargs={**ext.extra_compile_args, "cxx": [*ext.extra_compile_args["cxx"], *definitions, *flags]},
+                depends=ext.depends,
+            )
+        super().build_extension(ext)
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": Build},
+    install_requires=[f"torch=={TORCH_VERSION}.*", "rich>=13"],
+)
