@@ -172,6 +172,11 @@ def extensions() -> list[Extension]:
     sources += sorted(str(path) for folder in ("cpu", "cuda") for path in (SOURCES / folder).glob("*.cpp"))
     capability_sources = [str(SOURCES / name) for name in CAPABILITY_SOURCES]
     sources = [source for source in sources if source not in capability_sources]
+    # (folder of the objects, sources, further flags for the host compiler)
+    apart: list[tuple[str, list[str], list[str]]] = [
+        (name.lower(), capability_sources, [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *flags])
+        for name, flags in CAPABILITIES.items()
+    ]
 
     common = ["-O3", "-g1", f"-I{ROOT / SOURCES}", f"-I{ROOT / GENERATED}", *system_include(torch_includes(toolkit))]
     # -fopenmp: at::parallel_for is a template; without it, it is a serial loop here. The library is the one
@@ -182,7 +187,8 @@ def extensions() -> list[Extension]:
     if toolkit is not None:
         os.environ.setdefault("CUDA_HOME", str(toolkit))
         cpp_extension.CUDA_HOME = str(toolkit)
-        sources += sorted(str(path) for path in (SOURCES / "cuda").glob("*.cu"))
+        # Apart, because op.cpp and op.cu in one folder would both become op.o.
+        apart.append(("device", sorted(str(path) for path in (SOURCES / "cuda").glob("*.cu")), []))
         host.append("-DATEN_EXT_WITH_CUDA")
         device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
         device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
@@ -202,7 +208,7 @@ def extensions() -> list[Extension]:
         extension = cpp_extension.CppExtension(
             sources=sources, extra_compile_args={"cxx": host}, extra_link_args=link, **kernels
         )
-    extension.capability_sources = capability_sources
+    extension.apart = apart
 
     import pybind11
 
@@ -218,6 +224,7 @@ def extensions() -> list[Extension]:
         extra_compile_args={
             "cxx": [
                 "-O2",
+                "-g0",
                 "-fvisibility=hidden",
                 *WARNINGS,
                 f"-I{ROOT / SOURCES}",
@@ -230,19 +237,16 @@ def extensions() -> list[Extension]:
 
 
 class Build(cpp_extension.BuildExtension):
-    """BuildExtension that also compiles some sources once for each CPU capability."""
+    """BuildExtension that compiles some sources apart from the others: see :attr:`apart` in extensions()."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile the variants first, then hand their objects to the ordinary build."""
-        for capability, flags in CAPABILITIES.items():
-            sources = getattr(ext, "capability_sources", [])
-            if not sources:
-                break
-            definitions = [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
+        """Compile what is apart first, then hand the objects to the ordinary build."""
+        for folder, sources, cxx_flags in getattr(ext, "apart", []):
+            flags = {**ext.extra_compile_args, "cxx": [*ext.extra_compile_args["cxx"], *cxx_flags]}
             ext.extra_objects += self.compiler.compile(
                 sources,
-                output_dir=os.path.join(self.build_temp, capability.lower()),
-                extra_postargs={**ext.extra_compile_args, "cxx": [*ext.extra_compile_args["cxx"], *definitions, *flags]},
+                output_dir=os.path.join(self.build_temp, folder),
+                extra_postargs=flags,
                 depends=ext.depends,
             )
         super().build_extension(ext)

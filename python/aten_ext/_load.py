@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from pathlib import Path
 
 import torch
@@ -43,7 +44,8 @@ def load() -> None:
         ImportError: one line that says what is wrong and what to do.
     """
     try:
-        from aten_ext import _C
+        # By name: "from aten_ext import _C" would call a missing module a circular import.
+        _C = importlib.import_module("aten_ext._C")
     except ImportError as error:
         raise ImportError(
             f"[aten_ext] the extension module _C is missing or broken ({error}); "
