@@ -14,8 +14,8 @@ inline bool is_dense(const at::Tensor& t) {
   return t.layout() == at::kStrided && t.is_non_overlapping_and_dense();
 }
 
-// Same sizes, and the same strides wherever a stride matters. Two dense tensors for which this holds
-// have element i of their memory at the same index.
+// The same sizes, and the same strides wherever a stride matters: in two dense tensors of which this holds,
+// element i of the memory has the same index in both.
 inline bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
   const at::IntArrayRef sizes = a.sizes();
   if (sizes != b.sizes()) {

@@ -46,49 +46,33 @@ inline const char* decline_fused_adam(at::TensorList params, at::TensorList grad
   if (!params[0].defined()) {
     return "undefined tensor";
   }
-  const at::ScalarType dtype = params[0].scalar_type();
-  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kDouble) {
+  const at::ScalarType scalar_type = params[0].scalar_type();
+  if (scalar_type != at::kFloat && scalar_type != at::kBFloat16 && scalar_type != at::kHalf &&
+      scalar_type != at::kDouble) {
     return "dtype other than float32, float16, bfloat16, float64";
   }
+  const caffe2::TypeMeta dtype = params[0].dtype();
   const at::Device device = params[0].device();
-  const at::TensorList others[] = {grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
+  const at::TensorList lists[] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
+  const int list_count = amsgrad ? 5 : 4;
   for (size_t i = 0; i < count; ++i) {
-    const at::Tensor& param = params[i];
-    if (!param.defined()) {
-      return "undefined tensor";
-    }
-    if (param.scalar_type() != dtype) {
-      return "more than one dtype";
-    }
-    if (param.device() != device) {
-      return "more than one device";
-    }
-    if (!is_dense(param)) {
-      return "tensor that is not dense";
-    }
-    for (const at::TensorList& list : others) {
-      if (list.empty()) {
-        continue;
-      }
-      const at::Tensor& other = list[i];
-      if (!other.defined()) {
-        return "undefined tensor";
-      }
-      if (other.scalar_type() != dtype) {
-        return "more than one dtype";
-      }
-      if (other.device() != device) {
-        return "more than one device";
-      }
-      if (!is_dense(other)) {
-        return "tensor that is not dense";
-      }
-      if (!same_geometry(param, other)) {
-        return "shapes or strides that differ between the lists";
-      }
-    }
     if (!is_float_scalar(steps[i], device)) {
       return "step that is not one float32 on the parameters' device";
+    }
+    for (int list = 0; list < list_count; ++list) {
+      const at::Tensor& t = lists[list][i];
+      if (t.dtype() != dtype) {  // an undefined tensor's is like no other
+        return t.defined() ? "more than one dtype" : "undefined tensor";
+      }
+      if (t.device() != device) {
+        return "more than one device";
+      }
+      if (!is_dense(t)) {
+        return "tensor that is not dense";
+      }
+      if (list > 0 && !same_geometry(params[i], t)) {
+        return "shapes or strides that differ between the lists";
+      }
     }
   }
   if (!is_float_scalar_or_none(grad_scale, device) || !is_float_scalar_or_none(found_inf, device)) {

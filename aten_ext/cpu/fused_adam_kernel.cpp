@@ -12,8 +12,8 @@
 // 2018, arXiv:1904.09237.) The order of operations, the rounding of each scalar to the dtype of the
 // arithmetic, the form of the lerp (torch.lerp's, two branches on the weight) and the places where a product
 // and a sum are rounded once are those of PyTorch's own CPU kernel as its wheels are compiled, so that turning
-// the override on changes no bit of a result. The fused multiply-adds are written out: left to the compiler,
-// they would come and go with the code around them.
+// the override on changes no bit of a result. The fused multiply-adds are written out and the compiler makes no
+// others (-ffp-contract=off): left to it, they would come and go with the code around them.
 //
 // fp32 moves 28 bytes an element (reads p g m v, writes p m v) for about 20 FLOPs with one square root and
 // two divisions: memory-bound for lists larger than the cache, bound by sqrt and division inside it.
@@ -21,6 +21,7 @@
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <c10/macros/Macros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -32,22 +33,45 @@ namespace {
 
 using at::vec::Vectorized;
 
-// What is the same for every element of a tensor, rounded once to the dtype of the arithmetic.
+// What is the same for every element of a tensor, rounded once to the dtype of the arithmetic. A copy lives
+// in registers or on the stack of the loop: read through a reference it would be loaded again after each
+// store, which might have changed it for all the compiler knows (a sixth of the time in bf16).
 template <typename Op>
 struct Scalars {
-  Scalars(const FusedAdamParams& p, double step)
-      : grad_scale(p.grad_scale),
-        decay(static_cast<Op>(p.decoupled ? 1 - p.lr * p.weight_decay : p.weight_decay)),
-        lerp_weight(static_cast<Op>(1 - p.beta1)),
-        beta2(static_cast<Op>(p.beta2)),
-        one_minus_beta2(static_cast<Op>(1 - p.beta2)),
-        step_size(static_cast<Op>(p.lr / (1 - std::pow(p.beta1, step)))),
-        sqrt_bias_correction2(static_cast<Op>(std::sqrt(1 - std::pow(p.beta2, step)))),
-        eps(static_cast<Op>(p.eps)),
-        has_decay(p.weight_decay != 0) {}
+  using Vec = Vectorized<Op>;
 
-  Op grad_scale, decay, lerp_weight, beta2, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
-  bool has_decay;
+  Scalars(const FusedAdamParams& p, double step)
+      : grad_scale(Op(p.grad_scale)),
+        decay(Op(p.decoupled ? 1 - p.lr * p.weight_decay : p.weight_decay)),
+        beta2(Op(p.beta2)),
+        one_minus_beta2(Op(1 - p.beta2)),
+        minus_step_size(Op(-(p.lr / (1 - std::pow(p.beta1, step))))),
+        sqrt_bias_correction2(Op(std::sqrt(1 - std::pow(p.beta2, step)))),
+        eps(Op(p.eps)),
+        has_grad_scale(p.has_grad_scale),
+        maximize(p.maximize) {
+    // torch.lerp: from the nearer end, so that weight 1 gives exactly the gradient.
+    const Op weight = static_cast<Op>(1 - p.beta1);
+    const bool from_grad = !(std::abs(weight) < Op(0.5));
+    lerp_weight = Vec(from_grad ? weight - Op(1) : weight);
+    lerp_from_grad = Vec(Op(from_grad ? 1 : 0)) != Vec(Op(0));
+  }
+
+  Vec grad_scale, decay, lerp_weight, lerp_from_grad, beta2, one_minus_beta2, minus_step_size,
+      sqrt_bias_correction2, eps;
+  bool has_grad_scale, maximize;
+};
+
+enum class Decay { None, Param, Grad };
+
+// What would be a branch in the middle of the loop. As a template parameter it leaves the operands in
+// registers.
+template <Decay decay_, bool amsgrad_, bool tail_>
+struct Flags {
+  static constexpr Decay decay = decay_;
+  static constexpr bool amsgrad = amsgrad_;
+  // The elements after a tensor's last whole vector: upstream's compiler rounds their exp_avg_sq elsewhere.
+  static constexpr bool tail = tail_;
 };
 
 // One vector of each operand, in the dtype of the arithmetic; updated in place.
@@ -56,44 +80,30 @@ struct Operands {
   Vectorized<Op> param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq;
 };
 
-template <typename Op>
-inline void unscale(Vectorized<Op>& grad, const FusedAdamParams& p, const Scalars<Op>& s) {
-  if (p.has_grad_scale) {
-    grad = grad / Vectorized<Op>(s.grad_scale);
-  }
-}
-
-// Everything after the gradient has been unscaled (and stored, which is why that is apart). `tail`: the
-// elements after a tensor's last whole vector, whose exp_avg_sq upstream's compiler rounds in another place.
-template <bool tail, typename Op>
-inline void step(Operands<Op>& x, const FusedAdamParams& p, const Scalars<Op>& s) {
+// Everything after the gradient has been unscaled and stored.
+template <typename F, typename Op>
+C10_ALWAYS_INLINE void step(Operands<Op>& x, const Scalars<Op>& s) {
   using Vec = Vectorized<Op>;
-  if (p.maximize) {
+  if (s.maximize) {
     x.grad = x.grad * Vec(Op(-1));
   }
-  if (s.has_decay) {
-    if (p.decoupled) {
-      x.param = x.param * Vec(s.decay);
-    } else {
-      x.grad = at::vec::fmadd(x.param, Vec(s.decay), x.grad);
-    }
+  if constexpr (F::decay == Decay::Param) {
+    x.param = x.param * s.decay;
+  } else if constexpr (F::decay == Decay::Grad) {
+    x.grad = at::vec::fmadd(x.param, s.decay, x.grad);
   }
-  // torch.lerp: from the nearer end, so that weight 1 gives exactly the gradient.
-  if (std::abs(s.lerp_weight) < Op(0.5)) {
-    x.exp_avg = at::vec::fmadd(Vec(s.lerp_weight), x.grad - x.exp_avg, x.exp_avg);
-  } else {
-    x.exp_avg = at::vec::fmadd(Vec(s.lerp_weight - Op(1)), x.grad - x.exp_avg, x.grad);
-  }
-  const Vec weighted_grad = Vec(s.one_minus_beta2) * x.grad;
-  x.exp_avg_sq = tail ? at::vec::fmadd(x.exp_avg_sq, Vec(s.beta2), weighted_grad * x.grad)
-                      : at::vec::fmadd(weighted_grad, x.grad, x.exp_avg_sq * Vec(s.beta2));
+  x.exp_avg = at::vec::fmadd(s.lerp_weight, x.grad - x.exp_avg,
+                             Vec::blendv(x.exp_avg, x.grad, s.lerp_from_grad));
+  const Vec weighted_grad = s.one_minus_beta2 * x.grad;
+  x.exp_avg_sq = F::tail ? at::vec::fmadd(x.exp_avg_sq, s.beta2, weighted_grad * x.grad)
+                         : at::vec::fmadd(weighted_grad, x.grad, x.exp_avg_sq * s.beta2);
   Vec second_moment = x.exp_avg_sq;
-  if (p.amsgrad) {
+  if constexpr (F::amsgrad) {
     x.max_exp_avg_sq = at::vec::maximum(x.max_exp_avg_sq, x.exp_avg_sq);
     second_moment = x.max_exp_avg_sq;
   }
-  const Vec denominator = second_moment.sqrt() / Vec(s.sqrt_bias_correction2) + Vec(s.eps);
-  x.param = x.param + Vec(-s.step_size) * x.exp_avg / denominator;
+  const Vec denominator = second_moment.sqrt() / s.sqrt_bias_correction2 + s.eps;
+  x.param = x.param + s.minus_step_size * x.exp_avg / denominator;
 }
 
 // fp32 and fp64: arithmetic in the dtype of the tensors.
@@ -103,29 +113,29 @@ struct Vectors {
   static constexpr int64_t kSize = Vectorized<T>::size();
 
   // `count` elements: a vector, or with `tail` fewer, at the end of a tensor.
-  template <bool tail>
-  static void update(const FusedAdamTensor& tensor, int64_t at, int64_t count, const FusedAdamParams& p,
-                     const Scalars<Op>& s) {
+  template <typename F>
+  C10_ALWAYS_INLINE static void update(const FusedAdamTensor& tensor, int64_t at, int64_t count,
+                                       const Scalars<Op>& s) {
     T* param = static_cast<T*>(tensor.param) + at;
     T* grad = static_cast<T*>(tensor.grad) + at;
     T* exp_avg = static_cast<T*>(tensor.exp_avg) + at;
     T* exp_avg_sq = static_cast<T*>(tensor.exp_avg_sq) + at;
-    T* max_exp_avg_sq = static_cast<T*>(tensor.max_exp_avg_sq) + (p.amsgrad ? at : 0);
+    T* max_exp_avg_sq = static_cast<T*>(tensor.max_exp_avg_sq) + (F::amsgrad ? at : 0);
     using Vec = Vectorized<T>;
     Operands<T> x{Vec::loadu(param, count), Vec::loadu(grad, count), Vec::loadu(exp_avg, count),
                   Vec::loadu(exp_avg_sq, count), Vec()};
-    if (p.amsgrad) {
+    if constexpr (F::amsgrad) {
       x.max_exp_avg_sq = Vec::loadu(max_exp_avg_sq, count);
     }
-    unscale(x.grad, p, s);
-    if (p.has_grad_scale) {
+    if (s.has_grad_scale) {
+      x.grad = x.grad / s.grad_scale;
       x.grad.store(grad, count);
     }
-    step<tail>(x, p, s);
+    step<F>(x, s);
     x.param.store(param, count);
     x.exp_avg.store(exp_avg, count);
     x.exp_avg_sq.store(exp_avg_sq, count);
-    if (p.amsgrad) {
+    if constexpr (F::amsgrad) {
       x.max_exp_avg_sq.store(max_exp_avg_sq, count);
     }
   }
@@ -148,46 +158,43 @@ struct HalfVectors {
     at::vec::convert_from_float<T>(low, high).store(to, count);
   }
 
-  template <bool tail>
-  static void update(const FusedAdamTensor& tensor, int64_t at, int64_t count, const FusedAdamParams& p,
-                     const Scalars<Op>& s) {
+  template <typename F>
+  C10_ALWAYS_INLINE static void update(const FusedAdamTensor& tensor, int64_t at, int64_t count,
+                                       const Scalars<Op>& s) {
     T* param = static_cast<T*>(tensor.param) + at;
     T* grad = static_cast<T*>(tensor.grad) + at;
     T* exp_avg = static_cast<T*>(tensor.exp_avg) + at;
     T* exp_avg_sq = static_cast<T*>(tensor.exp_avg_sq) + at;
-    T* max_exp_avg_sq = static_cast<T*>(tensor.max_exp_avg_sq) + (p.amsgrad ? at : 0);
+    T* max_exp_avg_sq = static_cast<T*>(tensor.max_exp_avg_sq) + (F::amsgrad ? at : 0);
     Pair g = load(grad, count);
-    unscale(g.low, p, s);
-    unscale(g.high, p, s);
-    if (p.has_grad_scale) {
+    if (s.has_grad_scale) {
+      g.low = g.low / s.grad_scale;
+      g.high = g.high / s.grad_scale;
       store(grad, g.low, g.high, count);
     }
     const Pair w = load(param, count), m = load(exp_avg, count), v = load(exp_avg_sq, count);
-    const Pair u = p.amsgrad ? load(max_exp_avg_sq, count) : Pair{};
+    const Pair u = F::amsgrad ? load(max_exp_avg_sq, count) : Pair{};
     Operands<float> low{w.low, g.low, m.low, v.low, u.low};
     Operands<float> high{w.high, g.high, m.high, v.high, u.high};
-    step<tail>(low, p, s);
-    step<tail>(high, p, s);
+    step<F>(low, s);
+    step<F>(high, s);
     store(param, low.param, high.param, count);
     store(exp_avg, low.exp_avg, high.exp_avg, count);
     store(exp_avg_sq, low.exp_avg_sq, high.exp_avg_sq, count);
-    if (p.amsgrad) {
+    if constexpr (F::amsgrad) {
       store(max_exp_avg_sq, low.max_exp_avg_sq, high.max_exp_avg_sq, count);
     }
   }
 };
 
-template <typename T, typename Impl>
+template <typename T, typename Impl, Decay decay, bool amsgrad>
 void update_units(const FusedAdamParams& p, int64_t begin, int64_t end) {
   constexpr int64_t kElementsPerUnit = FusedAdamParams::kUnitBytes / static_cast<int64_t>(sizeof(T));
   static_assert(kElementsPerUnit % Impl::kSize == 0, "a vector must not cross into another thread's unit");
   const FusedAdamTensor* const stop = p.tensors + p.count;
   // The last tensor that starts at or before `begin`.
-  const FusedAdamTensor* tensor = std::upper_bound(p.tensors, stop, begin,
-                                                   [](int64_t unit, const FusedAdamTensor& t) {
-                                                     return unit < t.first_unit;
-                                                   }) -
-                                  1;
+  const auto starts_after = [](int64_t unit, const FusedAdamTensor& t) { return unit < t.first_unit; };
+  const FusedAdamTensor* tensor = std::upper_bound(p.tensors, stop, begin, starts_after) - 1;
   float step = tensor->step;
   Scalars<typename Impl::Op> s(p, step);
   for (; tensor != stop && tensor->first_unit < end; ++tensor) {
@@ -199,12 +206,27 @@ void update_units(const FusedAdamParams& p, int64_t begin, int64_t end) {
     const int64_t to = std::min((end - tensor->first_unit) * kElementsPerUnit, tensor->numel);
     int64_t at = from;
     for (; at + Impl::kSize <= to; at += Impl::kSize) {
-      Impl::template update<false>(*tensor, at, Impl::kSize, p, s);
+      Impl::template update<Flags<decay, amsgrad, false>>(*tensor, at, Impl::kSize, s);
     }
     if (at < to) {
-      Impl::template update<true>(*tensor, at, to - at, p, s);
+      Impl::template update<Flags<decay, amsgrad, true>>(*tensor, at, to - at, s);
     }
   }
+}
+
+template <typename T, typename Impl, bool amsgrad>
+void choose_decay(const FusedAdamParams& p, int64_t begin, int64_t end) {
+  if (p.weight_decay == 0) {
+    return update_units<T, Impl, Decay::None, amsgrad>(p, begin, end);
+  }
+  return p.decoupled ? update_units<T, Impl, Decay::Param, amsgrad>(p, begin, end)
+                     : update_units<T, Impl, Decay::Grad, amsgrad>(p, begin, end);
+}
+
+template <typename T, typename Impl>
+void choose_flags(const FusedAdamParams& p, int64_t begin, int64_t end) {
+  return p.amsgrad ? choose_decay<T, Impl, true>(p, begin, end)
+                   : choose_decay<T, Impl, false>(p, begin, end);
 }
 
 }  // namespace
@@ -212,13 +234,13 @@ void update_units(const FusedAdamParams& p, int64_t begin, int64_t end) {
 void fused_adam(const FusedAdamParams& p, int64_t begin, int64_t end) {
   switch (p.dtype) {
     case AdamDtype::Float:
-      return update_units<float, Vectors<float>>(p, begin, end);
+      return choose_flags<float, Vectors<float>>(p, begin, end);
     case AdamDtype::Double:
-      return update_units<double, Vectors<double>>(p, begin, end);
+      return choose_flags<double, Vectors<double>>(p, begin, end);
     case AdamDtype::BFloat16:
-      return update_units<at::BFloat16, HalfVectors<at::BFloat16>>(p, begin, end);
+      return choose_flags<at::BFloat16, HalfVectors<at::BFloat16>>(p, begin, end);
     case AdamDtype::Half:
-      return update_units<at::Half, HalfVectors<at::Half>>(p, begin, end);
+      return choose_flags<at::Half, HalfVectors<at::Half>>(p, begin, end);
   }
 }
 
