@@ -97,7 +97,9 @@ def decide_cuda() -> Path | None:
         found = release.group(1) if release else "unknown"
         if found == torch.version.cuda.partition(".")[0]:
             return toolkit
-        missing = f"nvcc in {toolkit} is of CUDA {found}, torch {torch.__version__} of CUDA {torch.version.cuda}"
+        missing = (
+            f"nvcc in {toolkit} is of CUDA {found}, torch {torch.__version__} of CUDA {torch.version.cuda}"
+        )
     if wanted == "1":
         sys.exit(f"aten_ext: ATEN_EXT_BUILD_CUDA=1, but {missing}")
     say(f"building the CPU kernels only: {missing}")
@@ -179,7 +181,13 @@ def extensions() -> list[Extension]:
         for name, flags in CAPABILITIES.items()
     ]
 
-    common = ["-O3", "-g1", f"-I{ROOT / SOURCES}", f"-I{ROOT / GENERATED}", *system_include(torch_includes(toolkit))]
+    common = [
+        "-O3",
+        "-g1",
+        f"-I{ROOT / SOURCES}",
+        f"-I{ROOT / GENERATED}",
+        *system_include(torch_includes(toolkit)),
+    ]
     # -fopenmp: at::parallel_for is a template; without it, it is a serial loop here. The library is the one
     # that torch has loaded already (same soname), so there is one pool of threads.
     host = [*common, *WARNINGS, "-fvisibility-inlines-hidden", "-fopenmp"]

@@ -55,7 +55,8 @@ PYBIND11_MODULE(_C, m) {
     // name, key, summary, built, enabled
     std::vector<std::tuple<std::string, std::string, std::string, bool, bool>> rows;
     for (const aten_ext::Override& override : get()) {
-      rows.emplace_back(override.name, override.key, override.summary, override.built, override.enabled.load());
+      rows.emplace_back(override.name, override.key, override.summary, override.built,
+                        override.enabled.load());
     }
     return rows;
   });

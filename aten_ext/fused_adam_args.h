@@ -10,14 +10,14 @@
 
 // Each operator has an overload whose learning rate is a double and one where it is a tensor; otherwise
 // the arguments of all four are the same, in the same order.
-#define ATEN_EXT_FUSED_ADAM_PARAMETERS(LrType)                                                             \
-  [[maybe_unused]] at::TensorList params, [[maybe_unused]] at::TensorList grads,                           \
-      [[maybe_unused]] at::TensorList exp_avgs, [[maybe_unused]] at::TensorList exp_avg_sqs,               \
-      [[maybe_unused]] at::TensorList max_exp_avg_sqs, [[maybe_unused]] at::TensorList steps,              \
-      [[maybe_unused]] LrType lr, [[maybe_unused]] double beta1, [[maybe_unused]] double beta2,            \
-      [[maybe_unused]] double weight_decay, [[maybe_unused]] double eps, [[maybe_unused]] bool amsgrad,    \
-      [[maybe_unused]] bool maximize, [[maybe_unused]] const std::optional<at::Tensor>& grad_scale,        \
-      [[maybe_unused]] const std::optional<at::Tensor>& found_inf
+#define ATEN_EXT_FUSED_ADAM_PARAMETERS(LrType)                                                          \
+  [[maybe_unused]] at::TensorList params, [[maybe_unused]] at::TensorList grads,                        \
+      [[maybe_unused]] at::TensorList exp_avgs, [[maybe_unused]] at::TensorList exp_avg_sqs,            \
+      [[maybe_unused]] at::TensorList max_exp_avg_sqs, [[maybe_unused]] at::TensorList steps,           \
+      [[maybe_unused]] LrType lr, [[maybe_unused]] double beta1, [[maybe_unused]] double beta2,         \
+      [[maybe_unused]] double weight_decay, [[maybe_unused]] double eps, [[maybe_unused]] bool amsgrad, \
+      [[maybe_unused]] bool maximize, [[maybe_unused]] const std::optional<at::Tensor>&grad_scale,      \
+      [[maybe_unused]] const std::optional<at::Tensor>&found_inf
 
 namespace aten_ext {
 
@@ -30,9 +30,9 @@ struct FusedAdamScalars {
 // nullptr when every list is what a flat kernel needs: for each parameter, the gradient and the states
 // are dense, of its dtype, device, sizes and strides, so that element i is the same index in all.
 // Otherwise the reason. Where upstream raises an error, it is upstream that must raise it.
-inline const char* decline_fused_adam(at::TensorList params, at::TensorList grads,
-                                      at::TensorList exp_avgs, at::TensorList exp_avg_sqs,
-                                      at::TensorList max_exp_avg_sqs, at::TensorList steps, bool amsgrad,
+inline const char* decline_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                                      at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs,
+                                      at::TensorList steps, bool amsgrad,
                                       const std::optional<at::Tensor>& grad_scale,
                                       const std::optional<at::Tensor>& found_inf) {
   const size_t count = params.size();

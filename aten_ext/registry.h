@@ -15,13 +15,21 @@ namespace aten_ext {
 // relaxed increment a call.
 class Counts {
  public:
-  void add_ran() { ran_.fetch_add(1, std::memory_order_relaxed); }
-  void add_disabled() { disabled_.fetch_add(1, std::memory_order_relaxed); }
+  void add_ran() {
+    ran_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void add_disabled() {
+    disabled_.fetch_add(1, std::memory_order_relaxed);
+  }
   // `reason` must be a string literal: rows are found by its address.
   void add_declined(const char* reason);
 
-  uint64_t ran() const { return ran_.load(std::memory_order_relaxed); }
-  uint64_t disabled() const { return disabled_.load(std::memory_order_relaxed); }
+  uint64_t ran() const {
+    return ran_.load(std::memory_order_relaxed);
+  }
+  uint64_t disabled() const {
+    return disabled_.load(std::memory_order_relaxed);
+  }
   // Equal texts at different addresses are added up by the reader.
   std::vector<std::pair<std::string, uint64_t>> declined() const;
   void reset();
@@ -61,8 +69,12 @@ struct Registry {
   size_t size;
   LoadState* state = nullptr;
 
-  Override* begin() const { return overrides; }
-  Override* end() const { return overrides + size; }
+  Override* begin() const {
+    return overrides;
+  }
+  Override* end() const {
+    return overrides + size;
+  }
 
   // How many rows match `pattern`: an override's name, or one with the wildcards * ? [ ].
   size_t count_matching(const std::string& pattern) const;

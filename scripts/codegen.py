@@ -96,6 +96,7 @@ class Upstream:
     """PyTorch's own operators, as the installed torch describes them."""
 
     def __init__(self, folder: Path | None = None) -> None:
+        """Read the operators in ``folder``; by default those that torch ships."""
         folder = folder or _native_functions_folder()
         self.path = folder / "native_functions.yaml"
         with self.path.open() as file:
@@ -108,7 +109,7 @@ class Upstream:
         return sorted(self._entries)
 
     def function(self, name: str) -> NativeFunction:
-        """torchgen's model of the overload ``name``."""
+        """Torchgen's model of the overload ``name``."""
         return self._parse(name)[0]
 
     def keys(self, name: str) -> list[str]:
@@ -205,7 +206,9 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
 
 def _declarations(overrides: list[Override], with_cuda: bool) -> str:
     lines = [HEADER, "#pragma once\n\n#include <ATen/core/Tensor.h>\n#include <optional>\n"]
-    lines.append("\n// nullptr: the fused kernel runs. A literal string: the reason why upstream runs instead.")
+    lines.append(
+        "\n// nullptr: the fused kernel runs. A literal string: the reason why upstream runs instead."
+    )
     lines.append("\nnamespace aten_ext::decline {\n")
     for override in overrides:
         lines.append(f"const char* {override.symbol}({override.arguments});\n")
@@ -336,7 +339,9 @@ def generate(table: Path, folder: Path, *, with_cuda: bool) -> list[Path]:
 def main() -> int:
     """Command line: print what would be generated, or write it to a folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--table", type=Path, default=Path(__file__).parent.parent / "native_functions_ext.yaml")
+    parser.add_argument(
+        "--table", type=Path, default=Path(__file__).parent.parent / "native_functions_ext.yaml"
+    )
     parser.add_argument("--folder", type=Path, required=True, help="where to write")
     parser.add_argument("--cpu-only", action="store_true", help="leave out the entries at the CUDA key")
     arguments = parser.parse_args()

@@ -90,9 +90,10 @@ const char* decline_on_cpu(at::TensorList params, at::TensorList grads, at::Tens
                             found_inf);
 }
 
-void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs, at::TensorList exp_avg_sqs,
-                    at::TensorList max_exp_avg_sqs, at::TensorList steps, const FusedAdamScalars& scalars,
-                    const std::optional<at::Tensor>& grad_scale, const std::optional<at::Tensor>& found_inf) {
+void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
+                    at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs, at::TensorList steps,
+                    const FusedAdamScalars& scalars, const std::optional<at::Tensor>& grad_scale,
+                    const std::optional<at::Tensor>& found_inf) {
   if (found_inf.has_value() && *found_inf->const_data_ptr<float>() == 1.0f) {
     return;
   }
@@ -151,26 +152,26 @@ void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList 
 
 // The four overloads differ in the kind of decay and in the type of lr alone.
 
-#define ATEN_EXT_FUSED_ADAM_CPU(name, decoupled)                                                           \
-  const char* decline::name##_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                                \
-    return decline_on_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, amsgrad,       \
-                              grad_scale, found_inf);                                                      \
-  }                                                                                                        \
-  void run::name##_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                                           \
-    run_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,                           \
-                   {lr, beta1, beta2, weight_decay, eps, decoupled, amsgrad, maximize}, grad_scale,        \
-                   found_inf);                                                                             \
-  }                                                                                                        \
-  const char* decline::name##_tensor_lr_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {           \
-    const char* reason = decline_on_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,  \
-                                            amsgrad, grad_scale, found_inf);                               \
-    return reason != nullptr                      ? reason                                                 \
-           : is_number(lr, params[0].device())    ? nullptr                                                \
-                                                  : "lr that is not one number on the parameters' device"; \
-  }                                                                                                        \
-  void run::name##_tensor_lr_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {                      \
-    name##_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, lr.item().toDouble(), beta1,  \
-               beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);                        \
+#define ATEN_EXT_FUSED_ADAM_CPU(name, decoupled)                                                             \
+  const char* decline::name##_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                                  \
+    return decline_on_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, amsgrad, grad_scale, \
+                          found_inf);                                                                        \
+  }                                                                                                          \
+  void run::name##_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                                             \
+    run_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,                             \
+                   {lr, beta1, beta2, weight_decay, eps, decoupled, amsgrad, maximize}, grad_scale,          \
+                   found_inf);                                                                               \
+  }                                                                                                          \
+  const char* decline::name##_tensor_lr_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {             \
+    const char* reason = decline_on_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,        \
+                                        amsgrad, grad_scale, found_inf);                                     \
+    return reason != nullptr                   ? reason                                                      \
+           : is_number(lr, params[0].device()) ? nullptr                                                     \
+                                               : "lr that is not one number on the parameters' device";      \
+  }                                                                                                          \
+  void run::name##_tensor_lr_cpu(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {                        \
+    name##_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, lr.item().toDouble(), beta1,    \
+               beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf);                          \
   }
 
 ATEN_EXT_FUSED_ADAM_CPU(_fused_adamw_, true)

@@ -10,13 +10,13 @@ enum class AdamDtype : uint8_t { Float, Double, BFloat16, Half };
 
 // One parameter with all that belongs to it: flat, element i of each is the same index.
 struct FusedAdamTensor {
-  void* param;             // [numel]
-  void* grad;              // [numel]; written only with a grad_scale
-  void* exp_avg;           // [numel]
-  void* exp_avg_sq;        // [numel]
-  void* max_exp_avg_sq;    // [numel], nullptr without amsgrad
+  void* param;           // [numel]
+  void* grad;            // [numel]; written only with a grad_scale
+  void* exp_avg;         // [numel]
+  void* exp_avg_sq;      // [numel]
+  void* max_exp_avg_sq;  // [numel], nullptr without amsgrad
   int64_t numel;
-  int64_t first_unit;      // units (see FusedAdamParams::unit) in the tensors before this one
+  int64_t first_unit;  // units (see FusedAdamParams::unit) in the tensors before this one
   float step;
 };
 

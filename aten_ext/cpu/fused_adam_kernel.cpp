@@ -11,9 +11,9 @@
 // (Kingma & Ba 2015, arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101; amsgrad: Reddi et al.
 // 2018, arXiv:1904.09237.) The order of operations, the rounding of each scalar to the dtype of the
 // arithmetic, the form of the lerp (torch.lerp's, two branches on the weight) and the places where a product
-// and a sum are rounded once are those of PyTorch's own CPU kernel as its wheels are compiled, so that turning
-// the override on changes no bit of a result. The fused multiply-adds are written out and the compiler makes no
-// others (-ffp-contract=off): left to it, they would come and go with the code around them.
+// and a sum are rounded once are those of PyTorch's own CPU kernel as its wheels are compiled, so that
+// turning the override on changes no bit of a result. The fused multiply-adds are written out and the
+// compiler makes no others (-ffp-contract=off): left to it, they would come and go with the code around them.
 //
 // fp32 moves 28 bytes an element (reads p g m v, writes p m v) for about 20 FLOPs with one square root and
 // two divisions: memory-bound for lists larger than the cache, bound by sqrt and division inside it.
@@ -92,8 +92,8 @@ C10_ALWAYS_INLINE void step(Operands<Op>& x, const Scalars<Op>& s) {
   } else if constexpr (F::decay == Decay::Grad) {
     x.grad = at::vec::fmadd(x.param, s.decay, x.grad);
   }
-  x.exp_avg = at::vec::fmadd(s.lerp_weight, x.grad - x.exp_avg,
-                             Vec::blendv(x.exp_avg, x.grad, s.lerp_from_grad));
+  x.exp_avg =
+      at::vec::fmadd(s.lerp_weight, x.grad - x.exp_avg, Vec::blendv(x.exp_avg, x.grad, s.lerp_from_grad));
   const Vec weighted_grad = s.one_minus_beta2 * x.grad;
   x.exp_avg_sq = F::tail ? at::vec::fmadd(x.exp_avg_sq, s.beta2, weighted_grad * x.grad)
                          : at::vec::fmadd(weighted_grad, x.grad, x.exp_avg_sq * s.beta2);
@@ -225,8 +225,7 @@ void choose_decay(const FusedAdamParams& p, int64_t begin, int64_t end) {
 
 template <typename T, typename Impl>
 void choose_flags(const FusedAdamParams& p, int64_t begin, int64_t end) {
-  return p.amsgrad ? choose_decay<T, Impl, true>(p, begin, end)
-                   : choose_decay<T, Impl, false>(p, begin, end);
+  return p.amsgrad ? choose_decay<T, Impl, true>(p, begin, end) : choose_decay<T, Impl, false>(p, begin, end);
 }
 
 }  // namespace

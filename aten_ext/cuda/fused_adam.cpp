@@ -14,20 +14,22 @@ const char* decline_tensor_lr(const at::Tensor& lr, const at::Device device) {
   if (lr.defined() && lr.is_cpu() && is_number(lr, lr.device())) {
     return nullptr;
   }
-  return is_float_scalar(lr, device) ? nullptr : "lr that is neither one number on the CPU nor one float32 on the device";
+  return is_float_scalar(lr, device)
+             ? nullptr
+             : "lr that is neither one number on the CPU nor one float32 on the device";
 }
 
 }  // namespace
 
-#define ATEN_EXT_FUSED_ADAM_CUDA_DECLINE(name)                                                             \
-  const char* decline::name##_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                               \
-    return decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, amsgrad,       \
-                              grad_scale, found_inf);                                                      \
-  }                                                                                                        \
-  const char* decline::name##_tensor_lr_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {          \
-    const char* reason = decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,  \
-                                            amsgrad, grad_scale, found_inf);                               \
-    return reason != nullptr ? reason : decline_tensor_lr(lr, params[0].device());                         \
+#define ATEN_EXT_FUSED_ADAM_CUDA_DECLINE(name)                                                            \
+  const char* decline::name##_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                              \
+    return decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, amsgrad,      \
+                              grad_scale, found_inf);                                                     \
+  }                                                                                                       \
+  const char* decline::name##_tensor_lr_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {         \
+    const char* reason = decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, \
+                                            amsgrad, grad_scale, found_inf);                              \
+    return reason != nullptr ? reason : decline_tensor_lr(lr, params[0].device());                        \
   }
 
 ATEN_EXT_FUSED_ADAM_CUDA_DECLINE(_fused_adamw_)
@@ -113,18 +115,18 @@ void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList 
 
 }  // namespace
 
-#define ATEN_EXT_FUSED_ADAM_CUDA_RUN(name, decoupled)                                                      \
-  void run::name##_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                                          \
-    run_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,                           \
-                   {lr, beta1, beta2, weight_decay, eps, decoupled, amsgrad, maximize}, nullptr,           \
-                   grad_scale, found_inf);                                                                 \
-  }                                                                                                        \
-  void run::name##_tensor_lr_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {                     \
-    const bool on_host = lr.is_cpu();                                                                      \
-    run_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,                           \
-                   {on_host ? lr.item().toDouble() : 0.0, beta1, beta2, weight_decay, eps, decoupled,      \
-                    amsgrad, maximize},                                                                    \
-                   on_host ? nullptr : lr.const_data_ptr<float>(), grad_scale, found_inf);                 \
+#define ATEN_EXT_FUSED_ADAM_CUDA_RUN(name, decoupled)                                                        \
+  void run::name##_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                                            \
+    run_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,                             \
+                   {lr, beta1, beta2, weight_decay, eps, decoupled, amsgrad, maximize}, nullptr, grad_scale, \
+                   found_inf);                                                                               \
+  }                                                                                                          \
+  void run::name##_tensor_lr_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {                       \
+    const bool on_host = lr.is_cpu();                                                                        \
+    run_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps,                             \
+                   {on_host ? lr.item().toDouble() : 0.0, beta1, beta2, weight_decay, eps, decoupled,        \
+                    amsgrad, maximize},                                                                      \
+                   on_host ? nullptr : lr.const_data_ptr<float>(), grad_scale, found_inf);                   \
   }
 
 ATEN_EXT_FUSED_ADAM_CUDA_RUN(_fused_adamw_, true)

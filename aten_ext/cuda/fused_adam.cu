@@ -12,7 +12,8 @@
 // 2018, arXiv:1904.09237.) Arithmetic in fp32 for fp32, fp16 and bf16, in fp64 for fp64. The order of
 // operations and the places where a product and a sum are rounded once are those of PyTorch's own CUDA
 // kernel as its wheels are compiled (2.11 and later), so that turning the override on changes no bit of a
-// result. The fused multiply-adds are written out: left to the compiler, they come and go with the code around.
+// result. The fused multiply-adds are written out: left to the compiler, they come and go with the code
+// around.
 //
 // Shapes: every list has `count` tensors; tensor i of each is flat, [numel_i]. Bytes an element: reads
 // p g m v, writes p m v = 7 * sizeof(T) (28 in fp32, 14 in bf16); amsgrad adds 2, grad_scale 1 * sizeof(T).
@@ -61,7 +62,8 @@ struct Scalars {
 // `bytes` of kernel arguments hold as many tensors as fit.
 template <typename Op, int lists, int bytes>
 struct Arguments {
-  static constexpr int kBytesPerTensor = lists * sizeof(void*) + sizeof(float*) + sizeof(int64_t) + sizeof(uint32_t);
+  static constexpr int kBytesPerTensor =
+      lists * sizeof(void*) + sizeof(float*) + sizeof(int64_t) + sizeof(uint32_t);
   static constexpr int kCapacity = (bytes - sizeof(Scalars<Op>) - 2 * sizeof(uint64_t)) / kBytesPerTensor;
 
   Scalars<Op> scalars;

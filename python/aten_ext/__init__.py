@@ -18,11 +18,11 @@ Raises:
 
 from __future__ import annotations
 
-from aten_ext._load import load as _load
+from aten_ext._load import load as _load_kernels
 
 __version__ = "0.1.0"
 
-_load()
+_load_kernels()
 
 from aten_ext._explain import Explanation, explain  # noqa: E402  (needs the kernels)
 from aten_ext._registry import (  # noqa: E402

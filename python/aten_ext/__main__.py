@@ -10,7 +10,7 @@ from aten_ext._cli import CommandError
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand; each sets ``run``, a function from parsed arguments to an exit code."""
+    """The parser with every subcommand; each sets ``run``: parsed arguments -> exit code."""
     from aten_ext import _status_command
     from aten_ext.bench import command as bench_command
     from aten_ext.demo import command as demo_command

@@ -63,6 +63,25 @@ def _name(op: Any) -> tuple[str, str | None]:
     return base, None
 
 
+def _tensors_taken_for_numbers(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many tensors this overload would read the value of: its schema has a number in their place."""
+    taken = 0
+    for position, argument in enumerate(overload._schema.arguments):
+        given = args[position] if position < len(args) else kwargs.get(argument.name)
+        taken += isinstance(given, torch.Tensor) and "Tensor" not in str(argument.type)
+    return taken
+
+
+def _choose_overload(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The overload that PyTorch's Python binding would choose.
+
+    The packet itself takes the first whose schema fits, and a tensor of one element fits a ``float``; the
+    binding prefers the overload with a tensor there.
+    """
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return min(overloads, key=lambda overload: _tensors_taken_for_numbers(overload, args, kwargs))
+
+
 def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Explanation:
     """Which override a call would ask, and whether the fused kernel or upstream would run and why.
 
@@ -91,10 +110,12 @@ def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Expla
         raise ValueError(f"[explain] expected key 'CPU' or 'CUDA', got {key!r}")
     known = {override.name: override for override in overrides()}
     packet = getattr(torch.ops.aten_ext, f"explain_{key}_{base}", None)
-    asked = getattr(packet, overload or "default", None) if overload is not None else packet
-    if asked is None:
+    if packet is None or (overload is not None and (overload or "default") not in packet.overloads()):
         name = f"{base}.{overload}" if overload else base
         return Explanation(None, key, "upstream", f"no override of {name} at {key}")
+    asked = (
+        _choose_overload(packet, args, kwargs) if overload is None else getattr(packet, overload or "default")
+    )
     with torch.no_grad():
         name, reason = asked(*args, **kwargs)
     if not is_active():

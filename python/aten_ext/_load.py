@@ -54,7 +54,7 @@ def load() -> None:
     check_versions(_C.built_for_torch, torch.__version__)
     path = kernels_path()
     try:
-        torch.ops.load_library(path)
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call, unused-ignore]
         library = ctypes.CDLL(str(path))
         library.aten_ext_registry.restype = ctypes.c_void_p
         library.aten_ext_load_error.restype = ctypes.c_char_p

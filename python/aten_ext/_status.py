@@ -14,7 +14,9 @@ def _header() -> str:
     cuda = f"CUDA {_C.built_for_cuda}" if _C.built_for_cuda else "CPU only"
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     state = "active" if is_active() else "nothing is registered (ATEN_EXT=0)"
-    return f"aten_ext for torch {_C.built_for_torch} ({cuda}), running torch {torch.__version__}, {gpu}: {state}"
+    return (
+        f"aten_ext for torch {_C.built_for_torch} ({cuda}), running torch {torch.__version__}, {gpu}: {state}"
+    )
 
 
 def status() -> str:
@@ -34,7 +36,7 @@ def status() -> str:
             "on" if override.enabled else "off",
             str(count.ran),
             str(count.disabled),
-            "\n".join(f"{number} × {reason}" for reason, number in count.declined.items()) or "0",
+            "\n".join(f"{number} x {reason}" for reason, number in count.declined.items()) or "0",
         )
     text = io.StringIO()
     console = Console(file=text, width=140, color_system=None, highlight=False)

@@ -1,0 +1,155 @@
+"""Cases of ``_fused_adamw_`` and ``_fused_adam_``: one optimizer step over the parameters of a model.
+
+Memory accesses per parameter: the parameter, its gradient and both moments are read, all but the gradient are
+written, 7; amsgrad reads and writes a fifth operand, 9; ``grad_scale`` writes the unscaled gradient back, 8.
+The arithmetic is far below what memory allows, so FLOPs are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aten_ext.bench.case import ITEMSIZE, Call, Case
+from aten_ext.bench.parameter_sets import PARAMETER_SETS, Shapes
+
+if TYPE_CHECKING:
+    import torch
+
+CPU_SETS = ("gru_seq2seq", "resnet50", "1000x1024", "4000x64", "14x1.25M")
+GPU_SETS = ("gru_seq2seq", "resnet50", "gpt2", "llama1b", "1000x1024", "4000x64")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The arguments of one optimizer step."""
+
+    parameters: str
+    """A key of ``PARAMETER_SETS``."""
+    dtype: str = "float32"
+    optimizer: str = "adamw"
+    variant: str = ""
+    """What is unusual about it, for its name."""
+    amsgrad: bool = False
+    maximize: bool = False
+    grad_scale: bool = False
+    found_inf: bool = False
+    tensor_lr: bool = False
+    offset: int = 0
+    """Elements by which the storage offset of parameters and moments is off an aligned address."""
+    grad_offset: int = 0
+
+    def case(self) -> Case:
+        """The step as a case."""
+        elements = sum(math.prod(shape) for shape in PARAMETER_SETS[self.parameters]())
+        size = elements * ITEMSIZE[self.dtype]
+        op = f"_fused_{self.optimizer}_"
+        return Case(
+            op="fused_adam",
+            name=" ".join(filter(None, (self.optimizer, self.variant, self.parameters))),
+            dtype=self.dtype,
+            override=f"{op}.tensor_lr" if self.tensor_lr else op,
+            make=partial(_make, self),
+            bytes=size * (7 + 2 * self.amsgrad + self.grad_scale),
+            footprint=size * (4 + self.amsgrad),
+        )
+
+
+def cases(device: str, full: bool) -> list[Case]:
+    """Model-sized and many-tensor parameter sets; with ``full`` also odd shapes, dtypes and arguments."""
+    sets = CPU_SETS if device == "cpu" else GPU_SETS
+    steps = [Step(name, dtype) for name in sets for dtype in ("float32", "bfloat16")]
+    if full:
+        steps += _sweep(sets)
+    return [step.case() for step in steps]
+
+
+def _sweep(short: Sequence[str]) -> list[Step]:
+    """What the short list leaves out."""
+    rest = [name for name in PARAMETER_SETS if name not in short]
+    steps = [Step(name, dtype) for name in rest for dtype in ("float32", "bfloat16")]
+    steps += [Step(name, dtype) for name in ("gru_seq2seq", "4000x64") for dtype in ("float16", "float64")]
+    plain = Step("gru_seq2seq")
+    for optimizer in ("adamw", "adam"):
+        plain = replace(plain, optimizer=optimizer)
+        steps += [
+            replace(plain, variant="amsgrad", amsgrad=True),
+            replace(plain, variant="maximize", maximize=True),
+            replace(plain, variant="grad_scale", grad_scale=True),
+            replace(plain, variant="grad_scale+found_inf", grad_scale=True, found_inf=True),
+            replace(plain, variant="found_inf", found_inf=True),
+            replace(plain, variant="tensor_lr", tensor_lr=True),
+        ]
+    for dtype in ("float32", "bfloat16"):
+        steps += [
+            Step("gru_seq2seq", dtype, "adam"),
+            Step("1000x1024", dtype, "adam"),
+            Step("gru_seq2seq", dtype, variant="misaligned", offset=1, grad_offset=1),
+            Step("gru_seq2seq", dtype, variant="misaligned-grads", grad_offset=1),
+        ]
+    return steps
+
+
+def _make(step: Step, device: str) -> Call:
+    """A call with operands of its own that stay normal numbers however often it is made.
+
+    Gradients are constant and their magnitude lies in [0.05, 0.15]: the first moment settles at the
+    gradient, the second at its square, at least 2.5e-3, which is normal in float16 too. A step then moves a
+    parameter by about 3e-4, so 1e5 steps stay below 30, where weight decay balances it. Step counts stay 1.
+    """
+    import torch
+
+    shapes = PARAMETER_SETS[step.parameters]()
+    new = partial(_tensors, shapes, getattr(torch, step.dtype), device)
+    parameters, gradients = new(0.1, step.offset), new(0.1, step.grad_offset)
+    moments = new(0.1, step.offset)
+    squares = new(0.01, step.offset, positive=True)
+    largest = new(0.01, step.offset, positive=True) if step.amsgrad else []
+    steps = [torch.ones((), device=device) for _ in shapes]
+    one, zero = torch.ones((), device=device), torch.zeros((), device=device)
+    operator: Callable[..., object] = getattr(torch, f"_fused_{step.optimizer}_")
+    return partial(
+        operator,
+        parameters,
+        gradients,
+        moments,
+        squares,
+        largest,
+        steps,
+        lr=one * 1e-3 if step.tensor_lr else 1e-3,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.01,
+        eps=1e-8,
+        amsgrad=step.amsgrad,
+        maximize=step.maximize,
+        grad_scale=one if step.grad_scale else None,
+        found_inf=zero if step.found_inf else None,
+    )
+
+
+def _tensors(
+    shapes: Shapes, dtype: torch.dtype, device: str, scale: float, offset: int, positive: bool = False
+) -> list[torch.Tensor]:
+    """Random tensors, each with a storage of its own; magnitudes are uniform in [0.5, 1.5] of ``scale``."""
+    import torch
+
+    sizes = [math.prod(shape) for shape in shapes]
+    values = torch.rand(sum(sizes), dtype=dtype, device=device)
+    if positive:
+        values.add_(0.5)
+    else:
+        values.mul_(2).sub_(1)
+        values.add_(torch.copysign(torch.ones((), dtype=dtype, device=device), values), alpha=0.5)
+    values.mul_(scale)
+    tensors = [
+        torch.empty(size + offset, dtype=dtype, device=device)[offset:].view(shape)
+        for size, shape in zip(sizes, shapes, strict=True)
+    ]
+    # One call for all: thousands of single copies would take longer than the measurement.
+    parts = [part.view(shape) for part, shape in zip(torch.split(values, sizes), shapes, strict=True)]
+    torch._foreach_copy_(tensors, parts)
+    return tensors

@@ -1,0 +1,52 @@
+"""The ops that can be benchmarked, and where their cases are declared."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Protocol, cast
+
+from aten_ext._cli import CommandError
+from aten_ext.bench.case import Case
+
+OPS = ("fused_adam", "entry")
+"""Modules of this package, in the order in which they run."""
+
+
+class CaseModule(Protocol):
+    """What a module named in ``OPS`` provides."""
+
+    def cases(self, device: str, full: bool) -> list[Case]:
+        """The short list for ``device``, or with ``full`` the whole sweep."""
+
+
+def load(op: str) -> CaseModule:
+    """Import the module of ``op``.
+
+    Raises:
+        CommandError: there is no such op.
+    """
+    if op not in OPS:
+        raise CommandError(f"unknown op {op!r}; choose from: {', '.join(OPS)}")
+    return cast(CaseModule, importlib.import_module(f"aten_ext.bench.{op}"))
+
+
+def select(
+    ops: Sequence[str], device: str, *, full: bool = False, dtypes: Iterable[str] = (), text: str = ""
+) -> list[Case]:
+    """The cases of ``ops`` (none: of every op) whose dtype is asked for and whose label contains ``text``.
+
+    Raises:
+        CommandError: an op or dtype is unknown, or nothing is left.
+    """
+    modules = [load(op) for op in dict.fromkeys(ops or OPS)]
+    found = [case for module in modules for case in module.cases(device, full)]
+    wanted = set(dtypes)
+    available = sorted({case.dtype for case in found})
+    if unknown := sorted(wanted.difference(available)):
+        raise CommandError(f"no case has dtype {', '.join(unknown)}; there are: {', '.join(available)}")
+    found = [case for case in found if not wanted or case.dtype in wanted]
+    chosen = [case for case in found if text in case.label]
+    if not chosen:
+        raise CommandError(f"no case contains {text!r}; there are: {', '.join(case.label for case in found)}")
+    return chosen

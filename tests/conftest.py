@@ -1,0 +1,57 @@
+"""What all tests share: the gpu marker, hypothesis profiles, and toggles and counts that start fresh."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import torch
+
+import aten_ext
+
+# The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60, database=None)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
+)
+
+
+def _why_no_gpu() -> str | None:
+    if not torch.cuda.is_available():
+        return "no CUDA device, or a torch without CUDA"
+    if not any("CUDA" in override.keys for override in aten_ext.overrides()):
+        return "aten_ext was built without its CUDA kernels"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip GPU tests where there is none, and say why."""
+    reason = _why_no_gpu()
+    if reason:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device that the overrides have kernels for."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry() -> Iterator[None]:
+    """Every override on and every count zero; what a test changes is undone after it."""
+    enabled = {override.name: override.enabled for override in aten_ext.overrides()}
+    if aten_ext.is_active():
+        aten_ext.enable()
+    aten_ext.reset_counts()
+    yield
+    for name, was_enabled in enabled.items():
+        (aten_ext.enable if was_enabled else aten_ext.disable)(name)
+    aten_ext.reset_counts()

@@ -1,0 +1,106 @@
+"""The generator: deterministic, and clear about what is wrong in the table."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def codegen() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("aten_ext_codegen", ROOT / "scripts" / "codegen.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(folder: Path, *entries: str) -> Path:
+    path = folder / "native_functions_ext.yaml"
+    path.write_text("# a table\n" + "\n".join(entries) + "\n")
+    return path
+
+
+GOOD = "- func: cat\n  dispatch: CUDA\n  summary: one"
+
+
+def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "summary: x") -> str:
+    return f"- func: {func}\n  {dispatch}\n  {summary}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (entry("catt"), r"5: 'catt' is not an operator .* one of: cat"),
+        (entry("cat.outt"), r"5: 'cat\.outt' is not .* one of: cat, .*cat\.out"),
+        (entry(dispatch="dispatch: CUDAA"), r"6: unknown dispatch key 'CUDAA'; valid keys: CPU, CUDA"),
+        (entry(dispatch="dispatch: CPU, CPU"), r"6: dispatch key 'CPU' is given twice"),
+        (entry(dispatch="dispach: CPU"), r"6: unknown field 'dispach'; valid .*: func, dispatch, summary"),
+        ("- func: mm\n  summary: x", r"5: field 'dispatch' is missing"),
+        (entry(summary="summary:"), r"7: expected one line of text for 'summary'"),
+        (entry("_cudnn_rnn"), r"6: '_cudnn_rnn' has no upstream kernel at CPU .*valid keys: CUDA"),
+        (entry("gru_cell"), r"6: 'gru_cell' has no upstream kernel at CPU .*valid keys: none"),
+        (GOOD, r"5: 'cat' stands in the table already, at native_functions_ext\.yaml:2"),
+        ("- just text", r"5: expected an entry with the fields func, dispatch, summary"),
+        ("- func: [mm", r"\d+: not valid YAML"),
+    ],
+)
+def test_errors_name_the_line(codegen: ModuleType, tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(codegen.TableError, match=rf"^native_functions_ext\.yaml:{expected}"):
+        codegen.generate(table(tmp_path, GOOD, text), tmp_path / "out", with_cuda=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_output_is_deterministic(codegen: ModuleType, tmp_path: Path) -> None:
+    texts = []
+    for folder in ("one", "two"):
+        codegen.generate(ROOT / "native_functions_ext.yaml", tmp_path / folder, with_cuda=True)
+        texts.append({path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()})
+    assert texts[0] == texts[1] and set(texts[0]) == {"overrides.h", "entries.cpp"}
+
+
+def test_unchanged_files_are_left_alone(codegen: ModuleType, tmp_path: Path) -> None:
+    files = codegen.generate(table(tmp_path, GOOD), tmp_path, with_cuda=True)
+    before = files[0].stat().st_mtime_ns
+    codegen.generate(table(tmp_path, GOOD), tmp_path, with_cuda=True)
+    assert files[0].stat().st_mtime_ns == before
+
+
+def test_entry_calls_upstream_directly(codegen: ModuleType, tmp_path: Path) -> None:
+    """Out overloads in the order of the dispatcher, structured ones through their out overload."""
+    entries = [
+        GOOD,
+        "- func: cat.out\n  dispatch: CUDA\n  summary: x",
+        "- func: addmm\n  dispatch: CPU, CUDA\n  summary: x",
+        "- func: _cudnn_rnn\n  dispatch: CUDA\n  summary: x",
+    ]
+    (path,) = codegen.generate(table(tmp_path, *entries), tmp_path, with_cuda=True)
+    text = path.read_text()
+    for call in (
+        "return at::cuda::cat(tensors, dim);",
+        "return at::cuda::cat_outf(tensors, dim, out);",
+        "return at::cpu::addmm(self, mat1, mat2, beta, alpha);",
+        "return at::cuda::_cudnn_rnn(input, weight, ",
+    ):
+        assert call in text
+    assert (
+        "at::Tensor & cat_out_cuda(const at::ITensorListRef & tensors, int64_t dim, at::Tensor & out)" in text
+    )
+
+
+def test_cpu_build_leaves_cuda_entries_out(codegen: ModuleType, tmp_path: Path) -> None:
+    entries = [GOOD, "- func: mm\n  dispatch: CPU, CUDA\n  summary: x"]
+    (path,) = codegen.generate(table(tmp_path, *entries), tmp_path, with_cuda=False)
+    text = path.read_text()
+    assert "at::cuda::" not in text and "TORCH_LIBRARY_IMPL(aten, CUDA" not in text
+    assert '{"cat", "CUDA", "one", false}' in text, "known by name, so that the toggles accept it"
+    assert 'm.def("explain_CUDA_cat(Tensor[] tensors, int dim=0) -> (str, str)"' in text

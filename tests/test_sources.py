@@ -1,0 +1,73 @@
+"""Rules about the sources themselves: who may include whom, and that the docs keep up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ROOT / "aten_ext"
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', path.read_text(), re.MULTILINE)
+
+
+def ours(names: list[str]) -> list[str]:
+    return [name for name in names if (SOURCES / name).exists() or name == "overrides.h"]
+
+
+FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp", ".cu", ".cuh"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCES)))
+def test_include_rule(path: Path) -> None:
+    """device/ <- .cu <- .h -> .cpp -> checks.h; cuda/ and cpu/ do not know each other."""
+    names = includes(path)
+    mine = ours(names)
+    where = path.relative_to(SOURCES)
+    torch_headers = [name for name in names if name.startswith(("ATen/", "torch/", "c10/"))]
+    if where.parts[0] == "cuda":
+        assert not [name for name in mine if name.startswith("cpu/")]
+    else:
+        assert not [name for name in names if name.startswith(("cuda/", "c10/cuda", "ATen/cuda", "cuda_"))]
+    if where.parts[:2] == ("cuda", "device"):
+        assert path.suffix == ".cuh" and not torch_headers
+        assert all(name.startswith("cuda/device/") for name in mine)
+    elif path.suffix == ".cu":
+        assert not torch_headers
+        assert all(name == f"cuda/{path.stem}.h" or name.startswith("cuda/device/") for name in mine)
+    elif where.parts[0] in ("cpu", "cuda") and path.suffix == ".h":
+        assert not torch_headers and not mine
+    if where.name.startswith("registry"):
+        assert not torch_headers, "the registry is standard library only"
+    if path.suffix == ".cpp" and where.parts[0] in ("cpu", "cuda"):
+        assert "<<<" not in path.read_text(), "launches belong into .cu files"
+
+
+def test_registry_knows_no_operator() -> None:
+    text = (SOURCES / "registry.h").read_text() + (SOURCES / "registry.cpp").read_text()
+    assert "fused_adam" not in text
+
+
+def test_every_override_is_documented() -> None:
+    names = re.findall(r"^- func: (\S+)$", (ROOT / "native_functions_ext.yaml").read_text(), re.MULTILINE)
+    documented = set(
+        re.findall(r"^### `([^`]+)`", (ROOT / "docs" / "overrides.md").read_text(), re.MULTILINE)
+    )
+    assert names and documented == set(names)
+
+
+def test_every_decline_reason_is_documented() -> None:
+    """What counts() may show is explained in docs/overrides.md, word for word."""
+    text = (ROOT / "docs" / "overrides.md").read_text()
+    for path in [
+        SOURCES / "fused_adam_args.h",
+        *sorted((SOURCES / "cpu").glob("*.cpp")),
+        *sorted((SOURCES / "cuda").glob("*.cpp")),
+    ]:
+        for reason in re.findall(r'return "([^"]+)";|: "([^"]+)"', path.read_text()):
+            literal = next(filter(None, reason))
+            assert f"`{literal}`" in text, f"{path.name}: {literal}"
