@@ -122,7 +122,9 @@ class Upstream:
 
     def _parse(self, name: str) -> tuple[NativeFunction, Any]:
         # from_yaml consumes the dictionary that it is given.
-        return NativeFunction.from_yaml(dict(self._entries[name]), Location(str(self.path), 0), self._tags)
+        where = Location(str(self.path), 0)
+        function, index = NativeFunction.from_yaml(dict(self._entries[name]), where, self._tags)
+        return function, index
 
 
 def _entry_fields(node: yaml.Node, where: str) -> dict[str, tuple[str, str]]:

@@ -6,7 +6,8 @@
 #
 # makes DIR a virtual environment with torch and with this checkout installed into it (editable), and with the
 # extras EXTRAS, e.g. "demo" or "test,lint"; EXTRAS may be empty. What is done already is not done again; where
-# the sources of the kernels have changed they are compiled. Works from any directory; says on stderr what it does, one line a step.
+# the sources of the kernels have changed they are compiled. Works from any directory; says on stderr what it
+# does, one line a step.
 #
 # Environment:
 #   PYTHON           the interpreter for a new environment (python3)
@@ -93,7 +94,7 @@ aten_ext_make_env() {
     fi
     rm -f -- "$stamp"
     _aten_ext_say "installing what the build needs"
-    "${install[@]}" 'setuptools>=77' wheel ninja 'pybind11>=2.13' pyyaml numpy typing_extensions || return
+    "${install[@]}" 'setuptools>=77,<82' wheel ninja 'pybind11>=2.13' pyyaml numpy typing_extensions || return
     # Without build isolation: the kernels fit only the torch that they were built with, and that is this one.
     _aten_ext_say "building and installing aten_ext${extras:+ with extras $extras} (takes minutes)"
     "${install[@]}" --no-build-isolation --editable "$ATEN_EXT_ROOT${extras:+[$extras]}" || return
