@@ -190,8 +190,9 @@ def extensions() -> list[Extension]:
     ]
     # -fopenmp: at::parallel_for is a template; without it, it is a serial loop here. The library is the one
     # that torch has loaded already (same soname), so there is one pool of threads.
-    host = [*common, *WARNINGS, "-fvisibility-inlines-hidden", "-fopenmp"]
-    link = ["-Wl,--no-undefined", "-fopenmp"]
+    host = [*common, *WARNINGS, "-fvisibility-inlines-hidden", "-fno-semantic-interposition", "-fopenmp"]
+    # -Bsymbolic: calls within the library are direct, not through a table that another library could redirect.
+    link = ["-Wl,--no-undefined", "-Wl,-Bsymbolic", "-fopenmp"]
     kernels: dict[str, Any] = {"name": "aten_ext._kernels", "py_limited_api": True}
     if toolkit is not None:
         os.environ.setdefault("CUDA_HOME", str(toolkit))

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/macros/Macros.h>
 
 #include <optional>
 
@@ -30,11 +31,11 @@ struct FusedAdamScalars {
 // nullptr when every list is what a flat kernel needs: for each parameter, the gradient and the states
 // are dense, of its dtype, device, sizes and strides, so that element i is the same index in all.
 // Otherwise the reason. Where upstream raises an error, it is upstream that must raise it.
-inline const char* decline_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
-                                      at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs,
-                                      at::TensorList steps, bool amsgrad,
-                                      const std::optional<at::Tensor>& grad_scale,
-                                      const std::optional<at::Tensor>& found_inf) {
+C10_ALWAYS_INLINE const char* decline_fused_adam(at::TensorList params, at::TensorList grads,
+                                                 at::TensorList exp_avgs, at::TensorList exp_avg_sqs,
+                                                 at::TensorList max_exp_avg_sqs, at::TensorList steps,
+                                                 bool amsgrad, const std::optional<at::Tensor>& grad_scale,
+                                                 const std::optional<at::Tensor>& found_inf) {
   const size_t count = params.size();
   if (count == 0) {
     return "no tensors";

@@ -8,23 +8,6 @@
 
 namespace aten_ext {
 
-void Counts::add_declined(const char* reason) {
-  for (Row& row : rows_) {
-    const char* seen = row.reason.load(std::memory_order_acquire);
-    if (seen == nullptr) {
-      // On failure `seen` becomes what another thread has just put there.
-      if (row.reason.compare_exchange_strong(seen, reason, std::memory_order_acq_rel)) {
-        seen = reason;
-      }
-    }
-    if (seen == reason) {
-      row.count.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-  }
-  other_reasons_.fetch_add(1, std::memory_order_relaxed);
-}
-
 std::vector<std::pair<std::string, uint64_t>> Counts::declined() const {
   std::vector<std::pair<std::string, uint64_t>> result;
   auto add = [&result](const std::string& reason, uint64_t count) {

@@ -22,7 +22,22 @@ class Counts {
     disabled_.fetch_add(1, std::memory_order_relaxed);
   }
   // `reason` must be a string literal: rows are found by its address.
-  void add_declined(const char* reason);
+  void add_declined(const char* reason) {
+    for (Row& row : rows_) {
+      const char* seen = row.reason.load(std::memory_order_acquire);
+      if (seen == nullptr) {
+        // On failure `seen` becomes what another thread has just put there.
+        if (row.reason.compare_exchange_strong(seen, reason, std::memory_order_acq_rel)) {
+          seen = reason;
+        }
+      }
+      if (seen == reason) {
+        row.count.fetch_add(1, std::memory_order_relaxed);
+        return;
+      }
+    }
+    other_reasons_.fetch_add(1, std::memory_order_relaxed);
+  }
 
   uint64_t ran() const {
     return ran_.load(std::memory_order_relaxed);

@@ -79,10 +79,11 @@ bool has_duplicate(const std::vector<FusedAdamTensor>& tensors) {
   return false;
 }
 
-const char* decline_on_cpu(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
-                           at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs, at::TensorList steps,
-                           bool amsgrad, const std::optional<at::Tensor>& grad_scale,
-                           const std::optional<at::Tensor>& found_inf) {
+C10_ALWAYS_INLINE const char* decline_on_cpu(at::TensorList params, at::TensorList grads,
+                                             at::TensorList exp_avgs, at::TensorList exp_avg_sqs,
+                                             at::TensorList max_exp_avg_sqs, at::TensorList steps,
+                                             bool amsgrad, const std::optional<at::Tensor>& grad_scale,
+                                             const std::optional<at::Tensor>& found_inf) {
   if (kernel() == nullptr) {
     return "CPU without AVX2";
   }

