@@ -28,6 +28,21 @@ struct FusedAdamScalars {
   bool amsgrad, maximize;
 };
 
+// The first reason why `t` cannot be taken for a flat array beside `param`, or nullptr.
+C10_ALWAYS_INLINE const char* decline_fused_adam_tensor(const at::Tensor& t, const at::Tensor& param,
+                                                        caffe2::TypeMeta dtype, at::Device device) {
+  if (t.dtype() != dtype) {  // an undefined tensor's is like no other
+    return t.defined() ? "more than one dtype" : "undefined tensor";
+  }
+  if (t.device() != device) {
+    return "more than one device";
+  }
+  if (!is_dense(t)) {
+    return "tensor that is not dense";
+  }
+  return same_geometry(param, t) ? nullptr : "shapes or strides that differ between the lists";
+}
+
 // nullptr when every list is what a flat kernel needs: for each parameter, the gradient and the states
 // are dense, of its dtype, device, sizes and strides, so that element i is the same index in all.
 // Otherwise the reason. Where upstream raises an error, it is upstream that must raise it.
@@ -54,26 +69,20 @@ C10_ALWAYS_INLINE const char* decline_fused_adam(at::TensorList params, at::Tens
   }
   const caffe2::TypeMeta dtype = params[0].dtype();
   const at::Device device = params[0].device();
-  const at::TensorList lists[] = {params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs};
-  const int list_count = amsgrad ? 5 : 4;
   for (size_t i = 0; i < count; ++i) {
     if (!is_float_scalar(steps[i], device)) {
       return "step that is not one float32 on the parameters' device";
     }
-    for (int list = 0; list < list_count; ++list) {
-      const at::Tensor& t = lists[list][i];
-      if (t.dtype() != dtype) {  // an undefined tensor's is like no other
-        return t.defined() ? "more than one dtype" : "undefined tensor";
-      }
-      if (t.device() != device) {
-        return "more than one device";
-      }
-      if (!is_dense(t)) {
-        return "tensor that is not dense";
-      }
-      if (list > 0 && !same_geometry(params[i], t)) {
-        return "shapes or strides that differ between the lists";
-      }
+    const at::Tensor& param = params[i];
+    const char* reason = decline_fused_adam_tensor(param, param, dtype, device);
+    reason = reason ? reason : decline_fused_adam_tensor(grads[i], param, dtype, device);
+    reason = reason ? reason : decline_fused_adam_tensor(exp_avgs[i], param, dtype, device);
+    reason = reason ? reason : decline_fused_adam_tensor(exp_avg_sqs[i], param, dtype, device);
+    if (amsgrad && reason == nullptr) {
+      reason = decline_fused_adam_tensor(max_exp_avg_sqs[i], param, dtype, device);
+    }
+    if (reason != nullptr) {
+      return reason;
     }
   }
   if (!is_float_scalar_or_none(grad_scale, device) || !is_float_scalar_or_none(found_inf, device)) {

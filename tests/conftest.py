@@ -11,10 +11,12 @@ import torch
 
 import aten_ext
 
-# The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long.
+# The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long, a few under a sanitizer with
+# HYPOTHESIS_PROFILE=short.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60, database=None)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
+hypothesis.settings.register_profile("short", deadline=None, derandomize=True, max_examples=8, database=None)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
 )

@@ -52,10 +52,7 @@ Kernel choose_kernel() {
 }
 
 // nullptr on a machine without AVX2: upstream's build for it is not slower than ours (measured).
-Kernel kernel() {
-  static const Kernel chosen = choose_kernel();
-  return chosen;
-}
+const Kernel kernel = choose_kernel();
 
 // Whether one parameter stands in the list twice. Its two steps must then follow each other, as
 // upstream's do. An open-addressing table of addresses: about 4 ns a tensor.
@@ -84,7 +81,7 @@ C10_ALWAYS_INLINE const char* decline_on_cpu(at::TensorList params, at::TensorLi
                                              at::TensorList max_exp_avg_sqs, at::TensorList steps,
                                              bool amsgrad, const std::optional<at::Tensor>& grad_scale,
                                              const std::optional<at::Tensor>& found_inf) {
-  if (kernel() == nullptr) {
+  if (kernel == nullptr) {
     return "CPU without AVX2";
   }
   return decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, amsgrad, grad_scale,
@@ -142,11 +139,11 @@ void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList 
   const bool one_thread =
       elements < 2 * kElementsPerThread || at::get_num_threads() == 1 || has_duplicate(tensors);
   if (one_thread) {
-    kernel()(p, 0, units);
+    kernel(p, 0, units);
     return;
   }
   const int64_t grain = kElementsPerThread / elements_per_unit;
-  at::parallel_for(0, units, grain, [&p](int64_t begin, int64_t end) { kernel()(p, begin, end); });
+  at::parallel_for(0, units, grain, [&p](int64_t begin, int64_t end) { kernel(p, begin, end); });
 }
 
 }  // namespace

@@ -59,6 +59,10 @@ template <typename T, bool amsgrad>
 constexpr int kMinBlocksPerSM = std::is_same_v<T, double> ? 2
                                 : amsgrad                 ? 4
                                                           : 5;
+// One vector of each operand a thread; in fp64 several one after the other, because there a power takes as
+// long as 20 elements.
+template <typename T>
+constexpr int kVectorsPerThread = std::is_same_v<T, double> ? 8 : 1;
 // Lists of tensors smaller than a block's chunk take smaller blocks, down to one warp.
 constexpr int kMinThreads = 32;
 
@@ -197,7 +201,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
   const Scalars<Op>& s = args.scalars;
 
   const int tensor = find_tensor(args, blockIdx.x);
-  const uint32_t chunk = blockDim.x * kVector;
+  const uint32_t chunk = blockDim.x * kVector * kVectorsPerThread<T>;
   const int64_t begin = static_cast<int64_t>(blockIdx.x - args.first_block[tensor]) * chunk;
   const int64_t left = args.numel[tensor] - begin;  // > 0
   const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;
@@ -211,7 +215,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
   const auto is_written = [&s](int list) { return list != kGrad || s.grad_scale != nullptr; };
 
   if (vectors) {
-    const uint32_t at = threadIdx.x * kVector;
+    uint32_t at = threadIdx.x * kVector;
     // Loads first: what follows until their first use costs nothing.
     T x[kLists][kVector];
     if (at < count) {
@@ -224,12 +228,22 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
       return;
     }
     const TensorScalars<Op> t = tensor_scalars(s, args.step[tensor]);
-    if (at < count) {
+    while (at < count) {
       update_all<T, amsgrad>(x, s, t);
 #pragma unroll
       for (int list = 0; list < kLists; ++list) {
         if (is_written(list)) {
           store_vector(data[list] + at, x[list]);
+        }
+      }
+      if constexpr (kVectorsPerThread<T> == 1) {
+        return;
+      }
+      at += blockDim.x * kVector;
+      if (at < count) {
+#pragma unroll
+        for (int list = 0; list < kLists; ++list) {
+          load_vector(x[list], data[list] + at);
         }
       }
     }
@@ -310,9 +324,9 @@ cudaError_t overlap_allowed(bool& allowed) {
 }
 
 // Threads a block: as many as tensors of this mean size keep busy.
-int choose_threads(int64_t elements, int tensors, int vector) {
+int choose_threads(int64_t elements, int tensors, int elements_per_thread) {
   int threads = kMinThreads;
-  while (threads < kMaxThreads && int64_t{threads} * vector * tensors < elements) {
+  while (threads < kMaxThreads && int64_t{threads} * elements_per_thread * tensors < elements) {
     threads *= 2;
   }
   return threads;
@@ -350,6 +364,7 @@ cudaError_t launch_list(const FusedAdamParams& p, cudaStream_t stream) {
   using Op = MathType<T>;
   constexpr int kLists = amsgrad ? 5 : 4;
   using Args = Arguments<Op, kLists, bytes>;
+  constexpr int kElementsPerThread = Vector<T>::kSize * kVectorsPerThread<T>;
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   static_assert(Args::kCapacity <= UINT16_MAX, "a hint is 16 bits");
@@ -381,9 +396,9 @@ cudaError_t launch_list(const FusedAdamParams& p, cudaStream_t stream) {
     for (int i = 0; i < count; ++i) {
       elements += p.tensors[from + i].numel;
     }
-    const int threads = choose_threads(elements, count, Vector<T>::kSize);
+    const int threads = choose_threads(elements, count, kElementsPerThread);
     const int64_t blocks =
-        describe_tensors<kLists>(args, p.tensors + from, count, int64_t{threads} * Vector<T>::kSize);
+        describe_tensors<kLists>(args, p.tensors + from, count, int64_t{threads} * kElementsPerThread);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(static_cast<unsigned>(threads));
