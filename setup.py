@@ -191,7 +191,7 @@ def extensions() -> list[Extension]:
     # -fopenmp: at::parallel_for is a template; without it, it is a serial loop here. The library is the one
     # that torch has loaded already (same soname), so there is one pool of threads.
     host = [*common, *WARNINGS, "-fvisibility-inlines-hidden", "-fno-semantic-interposition", "-fopenmp"]
-    # -Bsymbolic: calls within the library are direct, not through a table that another library could redirect.
+    # -Bsymbolic: calls within the library are direct, not through a table that another could redirect.
     link = ["-Wl,--no-undefined", "-Wl,-Bsymbolic", "-fopenmp"]
     kernels: dict[str, Any] = {"name": "aten_ext._kernels", "py_limited_api": True}
     if toolkit is not None:
@@ -248,6 +248,12 @@ def extensions() -> list[Extension]:
 
 class Build(cpp_extension.BuildExtension):
     """BuildExtension that compiles some sources apart from the others: see :attr:`apart` in extensions()."""
+
+    def finalize_options(self) -> None:
+        """Keep the objects of each torch and Python apart, in a folder that lasts: pip's own is temporary."""
+        super().finalize_options()
+        tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
+        self.build_temp = str(ROOT / "build" / f"temp-{tag}")
 
     def build_extension(self, ext: Extension) -> None:
         """Compile what is apart first, then hand the objects to the ordinary build."""

@@ -11,8 +11,8 @@ import torch
 
 import aten_ext
 
-# The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long, a few under a sanitizer with
-# HYPOTHESIS_PROFILE=short.
+# The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long, a few, for a run under a
+# sanitizer, with HYPOTHESIS_PROFILE=short.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60, database=None)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
