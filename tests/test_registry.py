@@ -237,3 +237,24 @@ except RuntimeError as error:
         "True {True}",
         str(len([o for o in aten_ext.overrides() if o.name == "_fused_adamw_" for _ in o.keys])),
     ]
+
+
+@pytest.mark.parametrize("arguments", ["demo --nonsense", "nonsense", "bench nonsense", "status extra", ""])
+def test_mistakes_at_the_command_line_are_one_line(arguments: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "aten_ext", *arguments.split()], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert "Traceback" not in run.stderr
+
+
+def test_bad_environment_at_the_command_line_is_one_line() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "aten_ext", "status"],
+        env=os.environ | {"ATEN_EXT_DISABLE": "nonsense"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith("[aten_ext] ATEN_EXT_DISABLE: expected names of overrides")

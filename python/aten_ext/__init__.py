@@ -18,7 +18,7 @@ Raises:
 
 from __future__ import annotations
 
-from aten_ext._load import load as _load_kernels
+from aten_ext._load import load_or_exit as _load_kernels
 
 __version__ = "0.1.0"
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from aten_ext._cli import CommandError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake with one line, without the usage in front of it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print ``message`` and exit with 2."""
+        self.exit(2, f"{self.prog}: {message} (--help lists what there is)\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -15,9 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     from aten_ext.bench import command as bench_command
     from aten_ext.demo import command as demo_command
 
-    parser = argparse.ArgumentParser(
-        prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators."
-    )
+    parser = Parser(prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (_status_command, demo_command, bench_command):
         command.add_parser(subparsers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from pathlib import Path
 
 import torch
@@ -67,3 +68,18 @@ def load() -> None:
     if problem:
         raise ImportError(problem)
     _C.attach(library.aten_ext_registry())
+
+
+def load_or_exit() -> None:
+    """:func:`load`; at the command line (``python -m aten_ext``) an error is one line and exit code 2.
+
+    Python imports the package before it runs ``__main__``, so this is the only place for that.
+    """
+    try:
+        load()
+    except ImportError as error:
+        # While ``python -m`` looks for what to run, this is what stands in sys.argv.
+        if sys.argv[:1] == ["-m"] and "aten_ext" in sys.orig_argv:
+            print(error, file=sys.stderr)
+            sys.exit(2)
+        raise
