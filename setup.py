@@ -153,8 +153,9 @@ def find_cudart(toolkit: Path) -> Path:
 
 def generate_sources(with_cuda: bool) -> list[str]:
     """Run scripts/codegen.py; an error in the table is one line, not a traceback."""
-    spec = importlib.util.spec_from_file_location("aten_ext_codegen", ROOT / "scripts" / "codegen.py")
-    if spec is None or spec.loader is None:
+    path = ROOT / "scripts" / "codegen.py"
+    spec = importlib.util.spec_from_file_location("aten_ext_codegen", path)
+    if not path.exists() or spec is None or spec.loader is None:
         sys.exit("aten_ext: scripts/codegen.py is missing")
     codegen = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = codegen  # dataclasses look their module up
