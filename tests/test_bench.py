@@ -336,6 +336,11 @@ def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+def complaints(stderr: str) -> list[str]:
+    """What was said on stderr, less torch's remark about a CUDA build on a machine without a GPU."""
+    return [line for line in stderr.splitlines() if "No CUDA runtime is found" not in line]
+
+
 def tiny_case(device: str, full: bool) -> list[Case]:
     """In place of the cases of ``fused_adam``: one that takes microseconds."""
     return [fused_adam.Step("1x10").case()]
@@ -345,7 +350,7 @@ def test_measures_prints_and_writes(tmp_path: Path) -> None:
     file = tmp_path / "new" / "out.json"
     options = ["fused_adam", "--full", "--filter", "adamw 1x10", "--dtype", "float32", "--seconds", "0.05"]
     done = bench(*options, "--device", "cpu", "--json", str(file))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     assert "adamw 1x10 float32" in done.stdout and "fused" in done.stdout
     assert "\x1b" not in done.stdout and max(map(len, done.stdout.splitlines())) <= report.WIDTH
 
@@ -480,7 +485,7 @@ def test_entry_worker_without_its_compiler() -> None:
         timeout=120,
         cwd=Path(script).parents[3],
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     ready, disabled, declining = (json.loads(line) for line in done.stdout.splitlines())
     assert ready == {}
     assert entry.route("disabled", disabled["counts"]) == ("disabled", None)
@@ -496,7 +501,7 @@ def test_entry_measures_both_states(tmp_path: Path) -> None:
     """The time is not judged here: other work on the machine would make this test fail now and then."""
     file = tmp_path / "entry.json"
     done = bench("entry", "--seconds", "0.1", "--json", str(file), ATEN_EXT_DISABLE="_fused_adamw_")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     disabled, declining = json.loads(file.read_text())["cases"]
     assert disabled["route"] == "disabled"
     assert declining["route"] == f"upstream: {declining['reason']}"
