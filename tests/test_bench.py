@@ -173,6 +173,8 @@ def test_enough() -> None:
 )
 def test_rotation_fills_the_cache_twice_or_not_at_all(footprint: int, copies: int, cache: str) -> None:
     assert operands.rotation(footprint, cache_bytes=100) == operands.Rotation(copies, cache)
+    only = operands.rotation(footprint, cache_bytes=100, one_set=True)
+    assert only == operands.Rotation(1, "exceeded" if (copies, cache) == (1, "exceeded") else "resident")
 
 
 def test_a_case_that_does_not_fit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

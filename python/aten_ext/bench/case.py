@@ -25,6 +25,8 @@ class Settings:
     """Time to spend on one case, in seconds, after warm-up."""
     never_slower: float | None = None
     """The least ratio upstream / ours that passes, or None for no check."""
+    one_set: bool = False
+    """Call over one set of operands again and again, instead of going round more than the cache holds."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--seconds", type=float, default=1.5, help="time to spend on each case, after warm-up (default: 1.5)"
     )
+    parser.add_argument(
+        "--one-set",
+        action="store_true",
+        help="do not rotate operands past the cache: call over one set again and again",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the measurements to FILE")
     parser.add_argument(
         "--never-slower",
@@ -59,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         never_slower=(
             None if arguments.never_slower is None else _positive("--never-slower", arguments.never_slower)
         ),
+        one_set=arguments.one_set,
     )
     _require_rich()
     if arguments.json:
@@ -113,6 +119,7 @@ def _asked(arguments: argparse.Namespace, settings: Settings) -> dict[str, objec
         "full": arguments.full,
         "seconds": settings.seconds,
         "never_slower": settings.never_slower,
+        "one_set": settings.one_set,
         "threads": torch.get_num_threads(),
         "cache_bytes": machine.cache_bytes(settings.device),
     }

@@ -39,7 +39,7 @@ def measure(case: Case, settings: Settings, switch: Switch) -> Result:
     if case.measure is not None:
         return case.measure(case, settings)
     device = settings.device
-    rotation = operands.rotation(case.footprint, machine.cache_bytes(device))
+    rotation = operands.rotation(case.footprint, machine.cache_bytes(device), settings.one_set)
     result = Result(case, device, copies=rotation.copies, cache=rotation.cache)
     if why := operands.too_large(case, device):
         result.skipped = why

@@ -21,10 +21,13 @@ class Rotation:
     """"exceeded" or "resident"; see ``Result.cache``."""
 
 
-def rotation(footprint: int, cache_bytes: int) -> Rotation:
-    """Enough sets of ``footprint`` bytes to fill the cache twice; one where even the most would not."""
+def rotation(footprint: int, cache_bytes: int, one_set: bool = False) -> Rotation:
+    """Enough sets of ``footprint`` bytes to fill the cache twice; one where even the most would not.
+
+    With ``one_set`` always one: what a loop sees that does nothing else in between.
+    """
     copies = max(1, math.ceil(2 * cache_bytes / max(footprint, 1)))
-    if copies > MOST_COPIES:
+    if copies > MOST_COPIES or (one_set and copies > 1):
         return Rotation(1, "resident")
     return Rotation(copies, "exceeded")
 

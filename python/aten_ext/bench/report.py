@@ -138,7 +138,7 @@ def _notes(results: Sequence[Result]) -> list[str]:
             " sets = how many sets of operands the calls rotated through to miss the cache"
         )
     if any(result.cache == "resident" for result in timed):
-        lines.append("* the operands stay in the cache: they are too small to rotate past it")
+        lines.append("* the operands stay in the cache: they are too small to rotate past it, or --one-set")
     for result in results:
         for clock, why in result.missing.items():
             lines.append(f"{result.case.label}: {TITLES[clock]} n/a, {why}")
