@@ -18,8 +18,15 @@ inline bool is_dense(const at::Tensor& t) {
 // element i of the memory has the same index in both.
 inline bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
   const at::IntArrayRef sizes = a.sizes();
-  if (sizes != b.sizes()) {
+  const at::IntArrayRef other = b.sizes();
+  if (sizes.size() != other.size()) {
     return false;
+  }
+  // Not ==, which calls memcmp for a handful of numbers: lists have thousands of tensors.
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != other[d]) {
+      return false;
+    }
   }
   if (a.is_contiguous() && b.is_contiguous()) {
     return true;

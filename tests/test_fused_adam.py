@@ -216,6 +216,22 @@ def test_single_thread() -> None:
         torch.set_num_threads(threads)
 
 
+def test_copy_on_write_tensors() -> None:
+    """Gradients are read without copying them; what is written leaves the tensor it was cloned from alone."""
+    sources = make_state([(100,)])
+    state = State(
+        *([torch._lazy_clone(t) for t in tensors] for tensors in sources.lists().values()), sources.steps
+    )
+    before = sources.clone()
+    theirs = upstream("_fused_adamw_", before)
+    aten_ext.reset_counts()
+    call("_fused_adamw_", state)
+    assert_ran("_fused_adamw_", "cpu")
+    assert torch._C._is_cow_tensor(state.grads[0]) and not torch._C._is_cow_tensor(state.params[0])
+    assert_same_bits(state, theirs)
+    assert_same_bits(sources, before)
+
+
 def test_steps_of_every_thread() -> None:
     """Calls from several threads at once."""
     states = [make_state([(500,)] * 40, seed=i) for i in range(4)]
