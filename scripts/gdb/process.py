@@ -1,0 +1,146 @@
+"""The process under gdb: its libraries, registers and memory, without gdb's symbol tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import gdb
+from elf_symbols import ElfFile
+from hops import PREFIXES, Hop, Wanted, classify
+
+LIBRARIES = re.compile(r"/(libtorch_(cpu|cuda|python)\.so|_kernels[^/]*\.so)$")
+LAUNCHERS = re.compile(r"/(libcudart\.so[^/]*|_kernels[^/]*\.so)$")  # linked dynamically or statically
+
+# Registers of the calling convention, by gdb's name of the architecture.
+_ARGUMENTS = {"i386:x86-64": ("rdi", "rsi"), "aarch64": ("x0", "x1")}
+
+
+class NoProcess(gdb.GdbError):
+    """There is no process to look at."""
+
+
+@cache
+def elf(path: str) -> ElfFile:
+    """The symbols of a library, read once."""
+    return ElfFile(path)
+
+
+def libraries(pattern: re.Pattern[str] = LIBRARIES) -> dict[str, int]:
+    """Path and load address of the libraries of the process whose paths match `pattern`."""
+    pid = gdb.selected_inferior().pid
+    if not pid:
+        raise NoProcess("there is no process: `run` the program or `attach` to it first")
+    found: dict[str, int] = {}
+    with open(f"/proc/{pid}/maps") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[2] == "00000000" and pattern.search(fields[5].strip()):
+                path = fields[5].strip()
+                found.setdefault(path, int(fields[0].partition("-")[0], 16) - elf(path).first_address)
+    return found
+
+
+def hops(wanted: Wanted) -> dict[int, Hop]:
+    """The functions of the process on the paths of the wanted operators, by address."""
+    functions: dict[int, Hop] = {}
+    functors: dict[int, Hop] = {}
+    for path, base in libraries().items():
+        for value, mangled in elf(path).matching(PREFIXES):
+            hop = classify(mangled)
+            if hop is not None and wanted.has(hop):
+                found = functors if mangled.startswith("_ZN3c10") else functions
+                found.setdefault(base + value, hop)
+    own = {hop.label for hop in functions.values()}
+    return functions | {a: hop for a, hop in functors.items() if hop.label not in own}
+
+
+def launchers() -> Iterator[tuple[int, str]]:
+    """Address and name of the functions of the CUDA runtime that launch kernels."""
+    for path, base in libraries(LAUNCHERS).items():
+        for value, name in elf(path).matching((b"cudaLaunchKernel",)):
+            if name in ("cudaLaunchKernel", "cudaLaunchKernelExC"):
+                yield base + value, name
+
+
+def function_at(address: int) -> str | None:
+    """The mangled name of the function that holds an address of one of the libraries."""
+    best = max(((base, path) for path, base in libraries().items() if base <= address), default=None)
+    return elf(best[1]).at(address - best[0]) if best else None
+
+
+def function_address(library: str, name: str) -> int:
+    """Where a C function of a library is."""
+    for path, base in libraries().items():
+        if f"/{library}." in path:
+            for value, found in elf(path).matching((name.encode(),)):
+                if found == name:
+                    return base + value
+    raise gdb.GdbError(f"{library} has no function {name}: is torch loaded, and 2.11 or newer?")
+
+
+def library_of(address: int) -> str | None:
+    """The shared library that an address belongs to."""
+    with open(f"/proc/{gdb.selected_inferior().pid}/maps") as maps:
+        for line in maps:
+            begin, _, end = line.split()[0].partition("-")
+            if int(begin, 16) <= address < int(end, 16):
+                path = line.split(maxsplit=5)[5:]
+                return path[0].strip() if path and ".so" in path[0] else None
+    return None
+
+
+def demangle(mangled: str) -> str:
+    """The C++ name of a symbol, without its arguments' types where that is simple."""
+    return gdb.execute(f"demangle -- {mangled}", to_string=True).strip()
+
+
+def register(name: str) -> int:
+    """A register of the newest frame, unsigned."""
+    return int(gdb.parse_and_eval(f"(unsigned long)${name}"))
+
+
+def argument(index: int) -> int:
+    """The first or second integer argument, at the first instruction of a function."""
+    return register(_ARGUMENTS[_architecture()][index])
+
+
+def returned() -> int:
+    """What the function that has just returned answered."""
+    return register("rax" if _architecture() == "i386:x86-64" else "x0")
+
+
+def return_address() -> int:
+    """Where the function goes back to, at its first instruction."""
+    if _architecture() == "aarch64":
+        return register("x30")
+    return int(gdb.parse_and_eval("*(unsigned long*)$rsp"))
+
+
+def stack_before_return() -> int:
+    """What the stack pointer was at the first instruction of the function that has just returned."""
+    return register("sp") - (0 if _architecture() == "aarch64" else 8)
+
+
+def string(address: int) -> str:
+    """The C string at an address."""
+    return gdb.parse_and_eval(f"(char*){address}").string()
+
+
+def key_set(by_value: bool | None) -> int:
+    """The DispatchKeySet at the first instruction of a `redispatch`.
+
+    It is the first argument; where the operator returns an object by value, x86-64 passes the place for that
+    object in front of it. That place is on the stack, which is how the rest (None) are told apart.
+    """
+    if _architecture() == "aarch64":
+        return argument(0)  # the place for the result is in x8
+    if by_value is None:
+        by_value = abs(argument(0) - register("rsp")) < 1 << 26
+    return argument(1 if by_value else 0)
+
+
+@cache
+def _architecture() -> str:
+    return gdb.selected_inferior().architecture().name()
