@@ -96,6 +96,15 @@ def test_mm_of_the_keys_that_python_names(overrides: dict[str, str]) -> None:
 
 
 @needs_gdb
+def test_a_script_without_such_calls_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch; torch.ones(2).sin()")
+    done = trace("--script", str(script))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[-1].startswith("trace_dispatch: the program made no call of ")
+
+
+@needs_gdb
 def test_depth_and_ops_leave_hops_out() -> None:
     (call,) = calls("gru", "--ops", "gru,addmm", "--depth", "4", **ON)
     names = [name for _, name in functions(call)]

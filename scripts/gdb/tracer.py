@@ -46,9 +46,13 @@ class Tracer:
         self._keys = KeyTable(tables["keys"]["bits"], tables["keys"]["backend_mask"])
         self._by_value: dict[str, bool | None] = tables["by_value"]
         self._set_breakpoints(Wanted(frozenset(tables["names"]), frozenset(tables["kernels"])))
+        if not Logged.all:
+            return self._refuse("found none of the dispatcher's functions in torch's libraries")
         self._continue()
         for tree in self._trees.values():
             tree.finish()
+        if not self._trees:
+            (self._folder / "nothing_seen").touch()
         gdb.execute("delete")
         for breakpoint in [*Logged.all, *self._returns.values()]:
             breakpoint.delete()
