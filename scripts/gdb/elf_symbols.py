@@ -32,8 +32,8 @@ class ElfFile:
         self._begin, self._end = table[4], table[4] + table[5]
         self._names = headers[table[6]][4]
         segments = [_SEGMENT.unpack_from(self._data, program_headers + 56 * i) for i in range(program_count)]
-        # The address of file offset 0. Other segments may tell another one: a tool that has edited the file may
-        # have added one whose address and offset are further apart.
+        # The address of file offset 0. Other segments may tell another one: a tool that has edited the file
+        # may have added one whose address and offset are further apart.
         self.first_address = next(s[3] for s in segments if s[0] == _PT_LOAD and s[2] == 0)
         self._sorted: list[tuple[int, int, int]] = []
 
