@@ -181,6 +181,15 @@ def test_found_inf_changes_nothing(device: str, name: str) -> None:
     assert_same_bits(state, before)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_only_empty_tensors(device: str, count: int) -> None:
+    """Nothing to update is not an error, and nothing outside the list is looked at."""
+    state = make_state([(0,), (3, 0)][: max(1, count - 1)] * count, device=device)
+    call("_fused_adamw_", state)
+    assert_ran("_fused_adamw_", device)
+    assert all(t.numel() == 0 for t in state.params)
+
+
 def test_non_finite_gradients(device: str) -> None:
     state = make_state([(40,)], device=device)
     state.grads[0][:6] = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e20, -1e30, 1e-40])
@@ -473,6 +482,7 @@ def test_graph_capture() -> None:
         with aten_ext.disabled():
             call("_fused_adamw_", expected)
     torch.cuda.synchronize()
+    assert aten_ext.counts("CUDA")["_fused_adamw_"].ran == 2, "once to load the kernel, once captured"
     assert_same_bits(state, expected)
 
 
@@ -486,6 +496,8 @@ def test_no_synchronisation() -> None:
         call("_fused_adamw_", state, lr=state.steps[0], **scale)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert_ran("_fused_adamw_", "cuda")
+    assert_ran("_fused_adamw_.tensor_lr", "cuda")
 
 
 @pytest.mark.gpu

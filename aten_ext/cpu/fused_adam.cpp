@@ -22,7 +22,7 @@ using cpu::AdamDtype;
 using cpu::FusedAdamParams;
 using cpu::FusedAdamTensor;
 
-// Fewer elements than this are not worth waking another thread for: about 3 us, against 0.4 ns an element.
+// Fewer elements than this, which take 3 us at 0.4 ns each, are not worth waking another thread for.
 constexpr int64_t kElementsPerThread = 8192;
 
 AdamDtype to_adam_dtype(at::ScalarType dtype) {
@@ -55,7 +55,7 @@ Kernel choose_kernel() {
 const Kernel kernel = choose_kernel();
 
 // Whether one parameter stands in the list twice. Its two steps must then follow each other, as
-// upstream's do. An open-addressing table of addresses: about 4 ns a tensor.
+// upstream's do. An open-addressing table of addresses.
 bool has_duplicate(const std::vector<FusedAdamTensor>& tensors) {
   size_t size = 16;
   while (size < 2 * tensors.size()) {
@@ -119,11 +119,13 @@ void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList 
     units += (numel + elements_per_unit - 1) / elements_per_unit;
     elements += numel;
   }
+  if (tensors.empty()) {  // all of them without elements: the kernel looks for the tensor of a unit
+    return;
+  }
 
   FusedAdamParams p{};
   p.tensors = tensors.data();
   p.count = static_cast<int64_t>(tensors.size());
-  p.units = units;
   p.dtype = to_adam_dtype(params[0].scalar_type());
   p.decoupled = scalars.decoupled;
   p.amsgrad = scalars.amsgrad;

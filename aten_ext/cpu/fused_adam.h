@@ -16,14 +16,13 @@ struct FusedAdamTensor {
   void* exp_avg_sq;      // [numel]
   void* max_exp_avg_sq;  // [numel], nullptr without amsgrad
   int64_t numel;
-  int64_t first_unit;  // units (see FusedAdamParams::unit) in the tensors before this one
+  int64_t first_unit;  // units of FusedAdamParams::kUnitBytes in the tensors before this one
   float step;
 };
 
 struct FusedAdamParams {
-  const FusedAdamTensor* tensors;  // [count]
+  const FusedAdamTensor* tensors;  // [count], at least one
   int64_t count;
-  int64_t units;  // in all tensors together
   AdamDtype dtype;
   bool decoupled;  // AdamW's decay of the parameter itself, not Adam's addition to the gradient
   bool amsgrad;

