@@ -52,10 +52,10 @@ PYBIND11_MODULE(_C, m) {
   m.def("attach", [](uintptr_t address) { attached = reinterpret_cast<aten_ext::Registry*>(address); });
   m.def("active", [] { return get().state->active; });
   m.def("rows", [] {
-    // name, key, summary, built, enabled
-    std::vector<std::tuple<std::string, std::string, std::string, bool, bool>> rows;
+    // name, key, summary, built, measured, enabled
+    std::vector<std::tuple<std::string, std::string, std::string, bool, bool, bool>> rows;
     for (const aten_ext::Override& override : get()) {
-      rows.emplace_back(override.name, override.key, override.summary, override.built,
+      rows.emplace_back(override.name, override.key, override.summary, override.built, override.measured,
                         override.enabled.load());
     }
     return rows;
@@ -64,6 +64,13 @@ PYBIND11_MODULE(_C, m) {
   m.def("count_matching", [](const std::string& pattern) { return get().count_matching(pattern); });
   m.def("set_enabled",
         [](const std::string& pattern, bool enabled) { return get().set_enabled(pattern, enabled); });
+  // The flags of all rows in their order, from set_enabled()'s point of view a snapshot.
+  m.def("set_flags", [](const std::vector<bool>& flags) {
+    const aten_ext::Registry& rows = get();
+    for (size_t row = 0; row < rows.size && row < flags.size(); ++row) {
+      rows.overrides[row].enabled.store(flags[row], std::memory_order_relaxed);
+    }
+  });
   m.def("counts", [] {
     std::vector<std::tuple<std::string, std::string, CountsSnapshot>> rows;
     for (const aten_ext::Override& override : get()) {

@@ -75,7 +75,10 @@ size_t Registry::set_enabled(const std::string& pattern, bool enabled) const {
   size_t count = 0;
   for (Override& override : *this) {
     if (matches(pattern, override)) {
-      override.enabled.store(enabled, std::memory_order_relaxed);
+      const bool by_wildcard = pattern != override.name;
+      if (!(enabled && by_wildcard && !override.measured)) {
+        override.enabled.store(enabled, std::memory_order_relaxed);
+      }
       ++count;
     }
   }
@@ -98,15 +101,18 @@ std::string Registry::apply_environment() const {
   struct Variable {
     const char* name;
     bool enables;
+    bool alone;  // everything that it does not name is turned off
   };
-  // ONLY first: the two together mean "of these, not those".
-  for (const Variable variable : {Variable{"ATEN_EXT_ONLY", true}, {"ATEN_EXT_DISABLE", false}}) {
+  // ONLY first, DISABLE last: together they mean "of these, not those".
+  for (const Variable variable : {Variable{"ATEN_EXT_ONLY", true, true},
+                                  {"ATEN_EXT_ENABLE", true, false},
+                                  {"ATEN_EXT_DISABLE", false, false}}) {
     const char* text = std::getenv(variable.name);
     if (text == nullptr) {
       continue;
     }
     const std::vector<std::string> patterns = split_names(text);
-    if (variable.enables && patterns.empty()) {
+    if (variable.alone && patterns.empty()) {
       continue;  // an empty ATEN_EXT_ONLY is an unset one, not "nothing"
     }
     for (const std::string& pattern : patterns) {
@@ -115,7 +121,7 @@ std::string Registry::apply_environment() const {
                "), got '" + pattern + "'";
       }
     }
-    if (variable.enables) {
+    if (variable.alone) {
       set_enabled("*", false);
     }
     for (const std::string& pattern : patterns) {

@@ -69,7 +69,8 @@ struct Override {
   const char* key;      // "CUDA"
   const char* summary;  // one line for people
   bool built;           // false for the CUDA rows of a CPU build: known by name, never registered
-  std::atomic<bool> enabled{true};
+  bool measured;        // false: no benchmark has shown it to be faster yet, so it starts off
+  std::atomic<bool> enabled;
   Counts counts{};
 };
 
@@ -93,11 +94,13 @@ struct Registry {
 
   // How many rows match `pattern`: an override's name, or one with the wildcards * ? [ ].
   size_t count_matching(const std::string& pattern) const;
-  // Turn every row that matches on or off. Returns how many did.
+  // Turn every row that matches on or off. Returns how many did. What is not measured is turned on by
+  // its exact name only, never by a wildcard.
   size_t set_enabled(const std::string& pattern, bool enabled) const;
   // The valid names, sorted, each once, separated by commas.
   std::string names() const;
-  // Apply ATEN_EXT_ONLY, then ATEN_EXT_DISABLE. Returns an error that names the variable, or "".
+  // Apply ATEN_EXT_ONLY, ATEN_EXT_ENABLE, then ATEN_EXT_DISABLE. Returns an error that names the variable, or
+  // "".
   std::string apply_environment() const;
 };
 

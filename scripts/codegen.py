@@ -33,7 +33,8 @@ from torchgen.context import native_function_manager
 from torchgen.gen import parse_tags_yaml
 from torchgen.model import DispatchKey, Location, NativeFunction
 
-VALID_FIELDS = ("func", "dispatch", "summary")
+REQUIRED_FIELDS = ("func", "dispatch", "summary")
+VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured")
 VALID_KEYS = ("CPU", "CUDA")
 
 HEADER = "// Generated from native_functions_ext.yaml by scripts/codegen.py. Do not edit.\n"
@@ -50,6 +51,7 @@ class Override:
     name: str  # "cat.out"
     key: str  # "CUDA"
     summary: str
+    measured: bool  # no benchmark has shown it to be faster yet: it starts off
     returns: str  # "at::Tensor &"
     arguments: str  # "const at::ITensorListRef & tensors, int64_t dim, at::Tensor & out"
     argument_names: str  # "tensors, dim, out"
@@ -63,7 +65,7 @@ class Override:
         return f"{self.name.replace('.', '_')}_{self.key.lower()}"
 
     @classmethod
-    def make(cls, function: NativeFunction, key: str, summary: str) -> Override:
+    def make(cls, function: NativeFunction, key: str, summary: str, *, measured: bool = True) -> Override:
         """Let torchgen print the signatures of ``function``, with plain integers for sizes."""
         with native_function_manager(function):
             signature = DispatcherSignature.from_schema(function.func, symint=False)
@@ -77,6 +79,7 @@ class Override:
                 name=str(function.func.name),
                 key=key,
                 summary=summary,
+                measured=measured,
                 returns=signature.returns_type().cpp_type(),
                 arguments=", ".join(a.defn() for a in signature.arguments()),
                 argument_names=", ".join(a.name for a in signature.arguments()),
@@ -141,9 +144,10 @@ def _entry_fields(node: yaml.Node, where: str) -> dict[str, tuple[str, str]]:
         if not isinstance(value_node, yaml.ScalarNode) or not value_node.value.strip():
             raise TableError(f"{line}: expected one line of text for {key_node.value!r}")
         fields[key_node.value] = (value_node.value.strip(), line)
-    for field in VALID_FIELDS:
+    for field in REQUIRED_FIELDS:
         if field not in fields:
-            raise TableError(f"{where}: field {field!r} is missing; every entry has {valid}")
+            required = ", ".join(REQUIRED_FIELDS)
+            raise TableError(f"{where}: field {field!r} is missing; every entry has {required}")
     return fields
 
 
@@ -202,7 +206,19 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                     f"{keys_line}: {name!r} has no upstream kernel at {key} (at::{key.lower()}:: lacks it); "
                     f"valid keys: {valid}"
                 )
-            overrides.append(Override.make(upstream.function(name), key, fields["summary"][0]))
+        unmeasured_text, unmeasured_line = fields.get("unmeasured", ("", ""))
+        unmeasured = [key.strip() for key in unmeasured_text.split(",")] if unmeasured_text else []
+        for key in unmeasured:
+            if key not in keys:
+                raise TableError(
+                    f"{unmeasured_line}: expected 'unmeasured' to name keys of 'dispatch' "
+                    f"({', '.join(keys)}), got {key!r}"
+                )
+        summary = fields["summary"][0]
+        overrides.extend(
+            Override.make(upstream.function(name), key, summary, measured=key not in unmeasured)
+            for key in keys
+        )
     return overrides
 
 
@@ -275,11 +291,15 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
     )
     out.append("namespace aten_ext {\n\n")
     out.append("// Constant-initialised: usable before any dynamic initialiser has run.\n")
-    out.append(f"static Override overrides[{len(overrides)}] = {{\n")
+    out.append(
+        f"// Each: name, key, summary, built, measured, enabled, counts.\n"
+        f"static Override overrides[{len(overrides)}] = {{\n"
+    )
     for override in overrides:
         summary = override.summary.replace("\\", "\\\\").replace('"', '\\"')
-        flag = str(is_built(override)).lower()
-        out.append(f'    {{"{override.name}", "{override.key}", "{summary}", {flag}}},\n')
+        built_flag, on = str(is_built(override)).lower(), str(override.measured).lower()
+        row = f'"{override.name}", "{override.key}", "{summary}", {built_flag}, {on}, {{{on}}}'
+        out.append(f"    {{{row}, {{}}}},\n")
     out.append("};\n\n")
     out.append("static Registry the_registry{overrides, std::size(overrides)};\n\n")
     out.append("Registry& registry() { return the_registry; }\n\n")

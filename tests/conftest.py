@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import aten_ext
+from aten_ext._registry import restored
 
 # The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long, a few, for a run under a
 # sanitizer, with HYPOTHESIS_PROFILE=short.
@@ -48,12 +49,10 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def fresh_registry() -> Iterator[None]:
-    """Every override on and every count zero; what a test changes is undone after it."""
-    enabled = {override.name: override.enabled for override in aten_ext.overrides()}
-    if aten_ext.is_active():
-        aten_ext.enable()
-    aten_ext.reset_counts()
-    yield
-    for name, was_enabled in enabled.items():
-        (aten_ext.enable if was_enabled else aten_ext.disable)(name)
+    """Every override on, measured or not, and every count zero; what a test changes is undone after it."""
+    with restored():
+        if aten_ext.is_active():
+            aten_ext.enable(*(override.name for override in aten_ext.overrides()))
+        aten_ext.reset_counts()
+        yield
     aten_ext.reset_counts()

@@ -44,13 +44,20 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
         (entry("cat.outt"), r"5: 'cat\.outt' is not .* one of: cat, .*cat\.out"),
         (entry(dispatch="dispatch: CUDAA"), r"6: unknown dispatch key 'CUDAA'; valid keys: CPU, CUDA"),
         (entry(dispatch="dispatch: CPU, CPU"), r"6: dispatch key 'CPU' is given twice"),
-        (entry(dispatch="dispach: CPU"), r"6: unknown field 'dispach'; valid .*: func, dispatch, summary"),
+        (
+            entry(dispatch="dispach: CPU"),
+            r"6: unknown field 'dispach'; valid .*: func, dispatch, summary, unmeasured",
+        ),
         ("- func: mm\n  summary: x", r"5: field 'dispatch' is missing"),
         (entry(summary="summary:"), r"7: expected one line of text for 'summary'"),
         (entry("_cudnn_rnn"), r"6: '_cudnn_rnn' has no upstream kernel at CPU .*valid keys: CUDA"),
         (entry("gru_cell"), r"6: 'gru_cell' has no upstream kernel at CPU .*valid keys: none"),
         (GOOD, r"5: 'cat' stands in the table already, at native_functions_ext\.yaml:2"),
-        ("- just text", r"5: expected an entry with the fields func, dispatch, summary"),
+        (
+            entry() + "\n  unmeasured: CUDA",
+            r"8: expected 'unmeasured' to name keys of 'dispatch' \(CPU\), got 'CUDA'",
+        ),
+        ("- just text", r"5: expected an entry with the fields func, dispatch, summary, unmeasured"),
         ("- func: [mm", r"\d+: not valid YAML"),
     ],
 )
@@ -97,10 +104,19 @@ def test_entry_calls_upstream_directly(codegen: ModuleType, tmp_path: Path) -> N
     )
 
 
+def test_what_is_not_measured_starts_off(codegen: ModuleType, tmp_path: Path) -> None:
+    text = "- func: mm\n  dispatch: CPU, CUDA\n  summary: x\n  unmeasured: CUDA"
+    (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=True)
+    assert '{"mm", "CPU", "x", true, true, {true}, {}}' in path.read_text()
+    assert '{"mm", "CUDA", "x", true, false, {false}, {}}' in path.read_text()
+
+
 def test_cpu_build_leaves_cuda_entries_out(codegen: ModuleType, tmp_path: Path) -> None:
     entries = [GOOD, "- func: mm\n  dispatch: CPU, CUDA\n  summary: x"]
     (path,) = codegen.generate(table(tmp_path, *entries), tmp_path, with_cuda=False)
     text = path.read_text()
     assert "at::cuda::" not in text and "TORCH_LIBRARY_IMPL(aten, CUDA" not in text
-    assert '{"cat", "CUDA", "one", false}' in text, "known by name, so that the toggles accept it"
+    assert '{"cat", "CUDA", "one", false, true, {true}, {}}' in text, (
+        "known by name, so that the toggles accept it"
+    )
     assert 'm.def("explain_CUDA_cat(Tensor[] tensors, int dim=0) -> (str, str)"' in text

@@ -9,6 +9,7 @@ Environment, read once when the package is imported:
 * ``ATEN_EXT=0``: replace nothing.
 * ``ATEN_EXT_DISABLE=a,b``: start with these overrides off.
 * ``ATEN_EXT_ONLY=a,b``: start with only these on.
+* ``ATEN_EXT_ENABLE=a,b``: start with these on too, where one is off because it is not measured yet.
 * ``ATEN_EXT_AUTOLOAD=1``: ``import torch`` alone is enough.
 
 Raises:

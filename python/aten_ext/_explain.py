@@ -120,6 +120,7 @@ def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Expla
         name, reason = asked(*args, **kwargs)
     if not is_active():
         return Explanation(None, key, "upstream", "nothing is registered (ATEN_EXT=0)")
-    if not known[name].enabled:
-        return Explanation(name, key, "upstream", "disabled")
+    if key not in known[name].enabled_keys:
+        waits = f"off until it is measured; aten_ext.enable({name!r}) turns it on"
+        return Explanation(name, key, "upstream", waits if key in known[name].unmeasured else "disabled")
     return Explanation(name, key, "upstream" if reason else "fused", reason)

@@ -17,14 +17,22 @@ class Override:
         name: the overload, e.g. ``"cat.out"``.
         keys: the dispatch keys at which this build replaces its kernel, e.g. ``("CPU", "CUDA")``; none
             for an override at CUDA alone in a CPU build.
-        enabled: whether the entry asks for the fused kernel at all.
+        enabled_keys: the dispatch keys at which the entry asks for the fused kernel at all.
+        unmeasured: the dispatch keys at which it starts off, because no benchmark has shown the kernel to
+            be faster than upstream's there yet.
         summary: one line for people.
     """
 
     name: str
     keys: tuple[str, ...]
-    enabled: bool
+    enabled_keys: tuple[str, ...]
+    unmeasured: tuple[str, ...]
     summary: str
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it is on at any dispatch key."""
+        return bool(self.enabled_keys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +58,15 @@ def is_active() -> bool:
 def overrides() -> list[Override]:
     """Every override of this build, in the order of native_functions_ext.yaml."""
     result: dict[str, Override] = {}
-    for name, key, summary, built, enabled in _C.rows():
-        keys = result[name].keys if name in result else ()
-        result[name] = Override(name, (*keys, key) if built else keys, enabled and is_active(), summary)
+    for name, key, summary, built, measured, enabled in _C.rows():
+        earlier = result.get(name, Override(name, (), (), (), summary))
+        result[name] = Override(
+            name,
+            (*earlier.keys, key) if built else earlier.keys,
+            (*earlier.enabled_keys, key) if enabled and is_active() else earlier.enabled_keys,
+            earlier.unmeasured if measured else (*earlier.unmeasured, key),
+            summary,
+        )
     return list(result.values())
 
 
@@ -66,7 +80,9 @@ def _check(function: str, names: tuple[str, ...]) -> None:
 def enable(*names: str) -> None:
     """Let fused kernels run again; every override without arguments.
 
-    Flips a flag that every call reads; nothing is registered anew, so nothing is traced anew.
+    Flips a flag that every call reads; nothing is registered anew, so nothing is traced anew. An override
+    that is off because it is not measured yet (:attr:`Override.unmeasured`) is turned on by its exact name
+    alone, not by a wildcard nor by ``enable()``.
 
     Args:
         *names: names of overrides (``"cat.out"``), exactly, or with the wildcards ``*`` and ``?``.
@@ -102,13 +118,19 @@ def disabled(*names: str) -> Iterator[None]:
 
     The flag is one for the whole process: calls of other threads go upstream too meanwhile.
     """
-    before = [(name, enabled) for name, _, _, _, enabled in _C.rows()]
-    disable(*names)
+    with restored():
+        disable(*names)
+        yield
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Whatever is turned on or off in a ``with`` block is as before after it, key by key."""
+    before = [enabled for *_, enabled in _C.rows()]
     try:
         yield
     finally:
-        for name, enabled in before:
-            _C.set_enabled(name, enabled)
+        _C.set_flags(before)
 
 
 def counts(key: str | None = None) -> dict[str, Counts]:

@@ -7,7 +7,7 @@ import io
 import torch
 
 from aten_ext import _C
-from aten_ext._registry import counts, is_active, overrides
+from aten_ext._registry import Override, counts, is_active, overrides
 
 
 def _header() -> str:
@@ -17,6 +17,17 @@ def _header() -> str:
     return (
         f"aten_ext for torch {_C.built_for_torch} ({cuda}), running torch {torch.__version__}, {gpu}: {state}"
     )
+
+
+def _state(override: Override) -> str:
+    """What is on where: ``on``, ``off``, or which keys are off and why."""
+    off = [key for key in override.keys if key not in override.enabled_keys]
+    waiting = [key for key in off if key in override.unmeasured]
+    if not off:
+        return "on" if override.enabled or not override.unmeasured else "off (not measured)"
+    if len(off) == len(override.keys):
+        return "off (not measured)" if waiting else "off"
+    return f"on, {' '.join(off)} off" + (" (not measured)" if waiting else "")
 
 
 def status() -> str:
@@ -33,7 +44,7 @@ def status() -> str:
         table.add_row(
             override.name,
             " ".join(override.keys),
-            "on" if override.enabled else "off",
+            _state(override),
             str(count.ran),
             str(count.disabled),
             "\n".join(f"{number} x {reason}" for reason, number in count.declined.items()) or "0",

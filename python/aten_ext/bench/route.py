@@ -22,31 +22,31 @@ class Overrides:
     def __init__(self) -> None:
         """Note which overrides are off; ``CommandError`` if there is nothing to switch."""
         import aten_ext
+        from aten_ext._registry import restored
 
         if not aten_ext.is_active():
             raise CommandError("nothing is registered with ATEN_EXT=0, so there is nothing to compare")
-        self._disabled = [override.name for override in aten_ext.overrides() if not override.enabled]
+        # Measuring is what an override that is off until measured waits for: on means all of them.
+        self._names = [override.name for override in aten_ext.overrides()]
+        self._restored = restored()
 
     def __enter__(self) -> Overrides:
         """The switch itself."""
+        self._restored.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Restore what was on and off."""
-        import aten_ext
-
-        aten_ext.enable()
-        if self._disabled:
-            aten_ext.disable(*self._disabled)
+        self._restored.__exit__(kind, error, trace)
 
     def set(self, enabled: bool) -> None:
         """Turn every override on or off."""
         import aten_ext
 
         if enabled:
-            aten_ext.enable()
+            aten_ext.enable(*self._names)
         else:
             aten_ext.disable()
 

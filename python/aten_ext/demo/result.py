@@ -104,7 +104,7 @@ def missing_runs(counts: Mapping[str, Counts], key: str) -> list[str]:
             continue
         elif key not in override.keys:
             why = f"this build has no kernel of it for {key}"
-        elif not override.enabled:
+        elif key not in override.enabled_keys:
             why = "it is switched off (ATEN_EXT, ATEN_EXT_DISABLE or ATEN_EXT_ONLY)"
         else:
             declined = [f"{number} x {reason}" for reason, number in counts[name].declined.items()]
