@@ -1,0 +1,28 @@
+// Copies from global to shared memory that do not pass through registers and that are waited for in groups
+// (sm_80).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+// 16 bytes; both addresses are multiples of 16.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+}
+
+// Closes a group: the copies of this thread since the one before.
+__device__ __forceinline__ void commit_async_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `groups` of this thread's groups, the latest, are under way.
+template <int groups>
+__device__ __forceinline__ void wait_async_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+}
+
+}  // namespace aten_ext::cuda

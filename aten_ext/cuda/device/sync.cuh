@@ -1,0 +1,47 @@
+// Order between threads of different blocks, and between launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+// Seen by it: everything that the thread which stored or added the value with release had written before.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_release(uint32_t* flag, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void add_release(uint32_t* flag, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+// One of the block's barriers 1 to 15, for `threads` of its threads (a multiple of 32), all lanes of a warp
+// together.
+__device__ __forceinline__ void sync_named(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Programmatic dependent launch (sm_90; nothing before). The next launch in the stream, if it asked to
+// overlap, may start once every block of this one has called it or ended.
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Returns when the launches before this one, which it may have overtaken, have ended and their writes are
+// seen.
+__device__ __forceinline__ void wait_for_previous_launches() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,48 @@
+// Twin of aten_ext/cuda/device/async_copy.cuh. A copy arrives no earlier than it is waited for.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace aten_ext::cuda {
+namespace async_copies {
+
+using Group = std::vector<std::pair<void*, const void*>>;
+struct OfThread {
+  Group open;
+  std::deque<Group> closed;
+};
+inline OfThread& mine() {
+  static thread_local std::map<const device_on_host::Thread*, OfThread> all;
+  return all[device_on_host::current];
+}
+
+}  // namespace async_copies
+
+inline void copy_async_16(void* shared, const void* global) {
+  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 16 != 0) {
+    device_on_host::fail("cp.async with an address that is no multiple of 16");
+  }
+  async_copies::mine().open.emplace_back(shared, global);
+}
+inline void commit_async_copies() {
+  async_copies::OfThread& mine = async_copies::mine();
+  mine.closed.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+template <int groups>
+void wait_async_copies() {
+  async_copies::OfThread& mine = async_copies::mine();
+  while (mine.closed.size() > groups) {
+    for (const auto& [to, from] : mine.closed.front()) {
+      memcpy(to, from, 16);
+    }
+    mine.closed.pop_front();
+  }
+}
+
+}  // namespace aten_ext::cuda

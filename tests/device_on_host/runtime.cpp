@@ -1,0 +1,474 @@
+#include "runtime.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <csetjmp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+namespace device_on_host {
+
+thread_local Thread* current = nullptr;
+
+namespace {
+
+// A kernel takes its arguments by value, up to 32 KB of them, on each thread's stack.
+constexpr size_t kStackBytes = 256 << 10;
+constexpr std::chrono::seconds kPatience{120};
+
+std::atomic<Order> the_order{Order::Forward};
+std::atomic<uint64_t> the_seed{0};
+
+}  // namespace
+
+// A place where the lanes of one mask meet.
+struct Meeting {
+  unsigned mask = 0;
+  unsigned arrived = 0;
+  uint64_t phase = 0;
+  char slots[2][kWarpSize][kSlotBytes];
+};
+
+struct Barrier {
+  unsigned arrived = 0;
+  uint64_t phase = 0;
+};
+
+struct ClusterState {
+  std::atomic<unsigned> arrived{0};
+  std::atomic<uint64_t> phase{0};
+  unsigned threads = 0;
+  std::vector<char*> anchors;  // of the static shared memory of each block
+  std::vector<Block*> blocks;
+};
+
+struct Fiber {
+  Thread thread{};
+  ucontext_t context{};
+  std::jmp_buf resume;
+  bool started = false;
+  bool done = false;
+  uint64_t cluster_token = 0;
+};
+
+namespace {
+
+// Static shared memory is thread-local: one copy for each system thread, which is one for each running block.
+// All copies have one layout, so that the distance to this anchor is the same in all.
+thread_local char anchor[16];
+
+struct Runner {  // of one block, on its system thread
+  const LaunchedKernel* kernel = nullptr;
+  Block block{};
+  ClusterState* cluster = nullptr;
+  bool alone = true;  // no other block can help it on
+  std::vector<Fiber> fibers;
+  std::vector<std::vector<std::unique_ptr<Meeting>>> meetings;  // of each warp
+  Barrier block_barrier;
+  std::map<int, Barrier> named;
+  unsigned live = 0;
+  uint64_t progress = 0;
+  const char* waiting_for = "";
+  std::jmp_buf scheduler;
+};
+
+thread_local Runner* runner = nullptr;
+std::atomic<uint64_t> global_progress{0};
+
+void advance() {
+  ++runner->progress;
+  global_progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Fibers are entered by setcontext and left and resumed by longjmp, which, unlike swapcontext, makes no
+// system call.
+void switch_to_scheduler() {
+  Fiber* self = current->fiber;
+  if (_setjmp(self->resume) == 0) {
+    _longjmp(runner->scheduler, 1);
+  }
+  current = &self->thread;
+}
+
+void release_if_complete(Barrier& barrier, unsigned expected) {
+  if (barrier.arrived > 0 && barrier.arrived >= expected) {
+    barrier.arrived = 0;
+    ++barrier.phase;
+  }
+}
+
+void fiber_main() {
+  runner->kernel->call();
+  current->fiber->done = true;
+  --runner->live;
+  advance();
+  // Threads that have ended are not waited for.
+  release_if_complete(runner->block_barrier, runner->live);
+  _longjmp(runner->scheduler, 1);
+}
+
+void resume(Fiber& fiber) {
+  if (_setjmp(runner->scheduler) == 0) {
+    current = &fiber.thread;
+    if (fiber.started) {
+      _longjmp(fiber.resume, 1);
+    }
+    fiber.started = true;
+    setcontext(&fiber.context);
+  }
+  current = nullptr;
+}
+
+template <typename Arrived>
+void wait_until(const char* what, Arrived arrived) {
+  while (!arrived()) {
+    runner->waiting_for = what;
+    switch_to_scheduler();
+  }
+}
+
+class Stacks {
+ public:
+  explicit Stacks(size_t count) : bytes_(count * kStackBytes) {
+    base_ = static_cast<char*>(
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (base_ == MAP_FAILED) {
+      fail("no memory for the stacks of a block");
+    }
+  }
+  Stacks(const Stacks&) = delete;
+  ~Stacks() {
+    munmap(base_, bytes_);
+  }
+  char* operator[](size_t i) {
+    return base_ + i * kStackBytes;
+  }
+
+ private:
+  char* base_;
+  size_t bytes_;
+};
+
+// Dynamic shared memory begins as garbage: all ones are a NaN in every floating-point type.
+void poison(const Block& block) {
+  memset(block.dynamic_shared, 0xff, block.dynamic_shared_bytes);
+}
+
+std::vector<unsigned> turns(unsigned threads, uint64_t block) {
+  std::vector<unsigned> result(threads);
+  for (unsigned i = 0; i < threads; ++i) {
+    result[i] = the_order == Order::Backward ? threads - 1 - i : i;
+  }
+  if (the_order == Order::Shuffled) {
+    std::mt19937_64 random(the_seed + block);
+    std::shuffle(result.begin(), result.end(), random);
+  }
+  return result;
+}
+
+void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
+  runner = &self;
+  const dim3 size = self.block.size;
+  const unsigned threads = size.x * size.y * size.z;
+  self.fibers = std::vector<Fiber>(threads);
+  self.meetings.clear();
+  self.meetings.resize((threads + kWarpSize - 1) / kWarpSize);
+  self.block_barrier = {};
+  self.named.clear();
+  self.live = threads;
+  for (unsigned i = 0; i < threads; ++i) {
+    Fiber& fiber = self.fibers[i];
+    fiber.thread = {
+        {i % size.x, i / size.x % size.y, i / (size.x * size.y)}, i, i % kWarpSize, &self.block, &fiber};
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stacks[i];
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, fiber_main, 0);
+  }
+  const std::vector<unsigned> order = turns(threads, linear_block);
+  auto last_change = std::chrono::steady_clock::now();
+  uint64_t last_global = global_progress;
+  while (self.live > 0) {
+    const uint64_t before = self.progress;
+    for (const unsigned i : order) {
+      if (!self.fibers[i].done) {
+        resume(self.fibers[i]);
+      }
+    }
+    if (self.progress != before) {
+      continue;
+    }
+    const std::string stuck = std::string("every thread of a block waits for ") + self.waiting_for;
+    if (self.alone) {
+      fail(stuck.c_str());
+    }
+    std::this_thread::yield();
+    const auto now = std::chrono::steady_clock::now();
+    if (const uint64_t global = global_progress; global != last_global) {
+      last_global = global;
+      last_change = now;
+    } else if (now - last_change > kPatience) {
+      fail(stuck.c_str());
+    }
+  }
+  runner = nullptr;
+}
+
+struct FunctionLimits {
+  int dynamic_shared = 48 << 10;
+  bool non_portable_cluster = false;
+};
+std::mutex limits_mutex;
+std::map<const void*, FunctionLimits> limits;
+
+struct Attributes {
+  dim3 cluster{1, 1, 1};
+  bool cooperative = false;
+};
+
+Attributes read_attributes(const cudaLaunchConfig_t& config) {
+  Attributes result;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension) {
+      const auto& dim = attribute.val.clusterDim;
+      result.cluster = dim3(dim.x, dim.y, dim.z);
+    } else if (attribute.id == cudaLaunchAttributeCooperative) {
+      result.cooperative = attribute.val.cooperative != 0;
+    }
+  }
+  return result;
+}
+
+// What the driver of an H200 refuses.
+bool is_valid(const cudaLaunchConfig_t& config, const Attributes& attributes, const FunctionLimits& limit) {
+  const dim3 grid = config.gridDim;
+  const dim3 block = config.blockDim;
+  const dim3 cluster = attributes.cluster;
+  const uint64_t cluster_blocks = uint64_t{cluster.x} * cluster.y * cluster.z;
+  return grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 &&
+         grid.z <= 65535 && block.x >= 1 && block.y >= 1 && block.z >= 1 && block.z <= 64 &&
+         uint64_t{block.x} * block.y * block.z <= 1024 &&
+         config.dynamicSmemBytes <= static_cast<size_t>(limit.dynamic_shared) && cluster_blocks >= 1 &&
+         cluster_blocks <= (limit.non_portable_cluster ? 16 : 8) && grid.x % cluster.x == 0 &&
+         grid.y % cluster.y == 0 && grid.z % cluster.z == 0;
+}
+
+}  // namespace
+
+void set_order(Order order, uint64_t seed) {
+  the_order = order;
+  the_seed = seed;
+}
+
+void fail(const char* what) {
+  std::fprintf(stderr, "device_on_host: %s\n", what);
+  std::abort();
+}
+
+void yield() {
+  runner->waiting_for = "memory to change";
+  switch_to_scheduler();
+}
+
+void sync_block() {
+  Barrier& barrier = runner->block_barrier;
+  const uint64_t phase = barrier.phase;
+  ++barrier.arrived;
+  advance();
+  release_if_complete(barrier, runner->live);
+  wait_until("__syncthreads", [&] { return barrier.phase != phase; });
+}
+
+void sync_named(int id, int threads) {
+  Barrier& barrier = runner->named[id];
+  const uint64_t phase = barrier.phase;
+  ++barrier.arrived;
+  advance();
+  release_if_complete(barrier, static_cast<unsigned>(threads));
+  wait_until("a named barrier", [&] { return barrier.phase != phase; });
+}
+
+void cluster_arrive() {
+  ClusterState& cluster = *runner->cluster;
+  current->fiber->cluster_token = cluster.phase;
+  advance();
+  if (cluster.arrived.fetch_add(1) + 1 == cluster.threads) {
+    cluster.arrived = 0;
+    cluster.phase.fetch_add(1);
+  }
+}
+
+void cluster_wait() {
+  wait_until("the barrier of its cluster",
+             [&] { return runner->cluster->phase.load() != current->fiber->cluster_token; });
+  advance();
+}
+
+const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotBytes] {
+  if ((mask >> current->lane & 1) == 0) {
+    fail("a lane calls a warp function with a mask that leaves it out");
+  }
+  if (bytes > kSlotBytes) {
+    fail("a value too large for an exchange between lanes");
+  }
+  auto& of_warp = runner->meetings[current->linear / kWarpSize];
+  auto found = std::find_if(of_warp.begin(), of_warp.end(), [&](const auto& m) { return m->mask == mask; });
+  if (found == of_warp.end()) {
+    of_warp.push_back(std::make_unique<Meeting>());
+    of_warp.back()->mask = mask;
+    found = of_warp.end() - 1;
+  }
+  Meeting& meeting = **found;
+  const uint64_t phase = meeting.phase;
+  memcpy(meeting.slots[phase & 1][current->lane], value, bytes);
+  meeting.arrived |= 1u << current->lane;
+  advance();
+  if (meeting.arrived == mask) {
+    meeting.arrived = 0;
+    ++meeting.phase;
+  }
+  wait_until("the lanes of its warp", [&] { return meeting.phase != phase; });
+  return meeting.slots[phase & 1];
+}
+
+void* map_shared(void* local, unsigned rank) {
+  ClusterState& cluster = *runner->cluster;
+  if (rank >= cluster.blocks.size()) {
+    fail("shared memory of a block that its cluster does not have");
+  }
+  char* pointer = static_cast<char*>(local);
+  const Block& mine = runner->block;
+  if (pointer >= mine.dynamic_shared && pointer < mine.dynamic_shared + mine.dynamic_shared_bytes) {
+    return cluster.blocks[rank]->dynamic_shared + (pointer - mine.dynamic_shared);
+  }
+  return cluster.anchors[rank] + (pointer - anchor);
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel) {
+  const Attributes attributes = read_attributes(config);
+  FunctionLimits limit;
+  {
+    const std::lock_guard<std::mutex> lock(limits_mutex);
+    limit = limits[kernel.function];
+  }
+  if (!is_valid(config, attributes, limit)) {
+    return cudaErrorInvalidConfiguration;
+  }
+  const dim3 grid = config.gridDim;
+  const dim3 cluster = attributes.cluster;
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const unsigned threads = config.blockDim.x * config.blockDim.y * config.blockDim.z;
+  const unsigned cluster_blocks = cluster.x * cluster.y * cluster.z;
+  const auto make_runner = [&](uint3 index, unsigned rank, char* shared) {
+    Runner result;
+    result.kernel = &kernel;
+    result.block = {index, config.blockDim, grid, rank, cluster_blocks, shared, config.dynamicSmemBytes};
+    return result;
+  };
+  const auto block_index = [&](uint64_t linear) {
+    return uint3{static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
+                 static_cast<unsigned>(linear / (uint64_t{grid.x} * grid.y))};
+  };
+
+  if (cluster_blocks == 1 && !attributes.cooperative) {
+    Stacks stacks(threads);
+    std::unique_ptr<uint4[]> shared(new uint4[config.dynamicSmemBytes / sizeof(uint4) + 1]);
+    for (uint64_t linear = 0; linear < blocks; ++linear) {
+      Runner self = make_runner(block_index(linear), 0, reinterpret_cast<char*>(shared.get()));
+      poison(self.block);
+      ClusterState state;
+      state.threads = threads;
+      state.anchors = {anchor};
+      state.blocks = {&self.block};
+      self.cluster = &state;
+      run_block(self, stacks, linear);
+    }
+    return cudaSuccess;
+  }
+
+  // Blocks that may wait for one another: a system thread each, all of a cluster, or all of a cooperative
+  // grid, at once.
+  const uint64_t clusters = blocks / cluster_blocks;
+  std::vector<ClusterState> states(clusters);
+  const auto cluster_of = [&](uint3 b) {
+    return (uint64_t{b.z / cluster.z} * (grid.y / cluster.y) + b.y / cluster.y) * (grid.x / cluster.x) +
+           b.x / cluster.x;
+  };
+  const auto rank_of = [&](uint3 b) {
+    return (b.z % cluster.z * cluster.y + b.y % cluster.y) * cluster.x + b.x % cluster.x;
+  };
+  for (ClusterState& state : states) {
+    state.threads = threads * cluster_blocks;
+    state.anchors.resize(cluster_blocks);
+    state.blocks.resize(cluster_blocks);
+  }
+  std::vector<std::vector<uint64_t>> groups(attributes.cooperative ? 1 : clusters);
+  for (uint64_t linear = 0; linear < blocks; ++linear) {
+    groups[attributes.cooperative ? 0 : cluster_of(block_index(linear))].push_back(linear);
+  }
+  for (const std::vector<uint64_t>& group : groups) {
+    std::atomic<size_t> ready{0};
+    std::vector<std::thread> system_threads;
+    system_threads.reserve(group.size());
+    for (const uint64_t linear : group) {
+      system_threads.emplace_back([&, linear] {
+        const uint3 index = block_index(linear);
+        Stacks stacks(threads);
+        std::unique_ptr<uint4[]> shared(new uint4[config.dynamicSmemBytes / sizeof(uint4) + 1]);
+        Runner self = make_runner(index, rank_of(index), reinterpret_cast<char*>(shared.get()));
+        ClusterState& state = states[cluster_of(index)];
+        self.cluster = &state;
+        self.alone = false;
+        state.anchors[self.block.cluster_rank] = anchor;
+        state.blocks[self.block.cluster_rank] = &self.block;
+        poison(self.block);
+        ready.fetch_add(1);
+        while (ready.load() < group.size()) {
+          std::this_thread::yield();
+        }
+        run_block(self, stacks, linear);
+        // Its shared memory may be read and written by others of the cluster until they have ended too.
+        ready.fetch_add(1);
+        while (ready.load() < 2 * group.size()) {
+          std::this_thread::yield();
+        }
+      });
+    }
+    for (std::thread& thread : system_threads) {
+      thread.join();
+    }
+  }
+  return cudaSuccess;
+}
+
+void set_function_limit(const void* function, int attribute, int value) {
+  const std::lock_guard<std::mutex> lock(limits_mutex);
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    limits[function].dynamic_shared = value;
+  } else if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+    limits[function].non_portable_cluster = value != 0;
+  }
+}
+
+Device& device() {
+  static Device the_device;
+  return the_device;
+}
+
+}  // namespace device_on_host

@@ -1,0 +1,90 @@
+// A CUDA device made of one CPU: enough of it to run the kernels of aten_ext/cuda/*.cu, compiled as C++, and
+// see whether what they compute is right. Every thread of a block is a fiber; blocks run one after the other,
+// or, where they may wait for one another (clusters, cooperative launches), each on a system thread of its
+// own.
+//
+// What it checks beyond the result: threads that wait for a barrier that not all reach (an error, not a
+// hang), shared memory that is read before it is written (it starts as NaN), code that leans on an order of
+// threads (they run forward, backward or shuffled, see `Order`), limits of a launch (sizes of grids, blocks,
+// clusters, shared memory and arguments). What it cannot show: time, weak memory ordering, and the last bit
+// of functions such as pow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include <driver_types.h>
+#include <vector_types.h>
+
+namespace device_on_host {
+
+constexpr unsigned kWarpSize = 32;
+constexpr size_t kSlotBytes = 64;
+
+struct Block;
+struct Fiber;
+
+// What a thread of a kernel knows of itself.
+struct Thread {
+  uint3 index;
+  unsigned linear;  // in its block
+  unsigned lane;
+  Block* block;
+  Fiber* fiber;
+};
+
+struct Block {
+  uint3 index;
+  dim3 size;
+  dim3 grid;
+  unsigned cluster_rank;
+  unsigned cluster_size;
+  char* dynamic_shared;
+  size_t dynamic_shared_bytes;
+};
+
+// The thread that runs now on this system thread. A fiber never moves to another one.
+extern thread_local Thread* current;
+
+enum class Order { Forward, Backward, Shuffled };
+// In which order the threads of a block get their turns, from the next launch on.
+void set_order(Order order, uint64_t seed);
+
+// Waiting. All of these let the other threads run.
+void yield();                          // a turn of a loop that spins on memory
+void sync_block();                     // __syncthreads
+void sync_named(int id, int threads);  // bar.sync id, threads
+void cluster_arrive();
+void cluster_wait();
+
+// Every lane of `mask` brings `bytes` (at most kSlotBytes) and sees those of all: slot i is lane i's. Valid
+// until the lane's next exchange but one.
+const char (*exchange(unsigned mask, const void* value, size_t bytes))[kSlotBytes];
+
+// Where `local`, in the shared memory of the caller's block, lies in the block of that rank in its cluster.
+void* map_shared(void* local, unsigned rank);
+
+[[noreturn]] void fail(const char* what);
+
+struct LaunchedKernel {
+  const void* function;
+  std::function<void()> call;  // once for each thread
+};
+// What the device says of itself; a test may change it to see a launch refused. By default an H200.
+struct Device {
+  int multiprocessors = 132;
+  int compute_major = 9;
+  int compute_minor = 0;
+  int shared_bytes_per_block = 227 << 10;  // at most, if a kernel asks for it
+  int blocks_per_multiprocessor = 1;       // the answer of the occupancy query
+  int clusters = 8;                        // how many clusters are resident at once
+  int driver = 13000;
+};
+Device& device();
+
+void set_function_limit(const void* function, int attribute, int value);
+cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel);
+
+}  // namespace device_on_host
