@@ -46,7 +46,7 @@ def test_a_missing_barrier_shows() -> None:
         "print(bool((ops.race() == expected).all()))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert (run.stdout.strip(), run.stderr) == ("False", "")
+    assert (run.stdout.strip(), run.returncode) == ("False", 0), run.stderr
 
 
 @pytest.mark.parametrize(("blocks", "cluster"), [(2, 2), (8, 8), (12, 4), (6, 1)])
