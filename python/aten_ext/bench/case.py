@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Case:
     """Bytes that one set of operands occupies."""
     flops: int = 0
     """Floating-point operations of one call; 0 where they are not counted because memory is the limit."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """What the achieved rate is plotted against, e.g. "elements" and "tensors"."""
     measure: Callable[[Case, Settings], Result] | None = None
     """For a case that is timed outside this process: what to call in place of the harness."""
 

@@ -8,11 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aten_ext._cli import CommandError, prepare_folder, write_atomically
-from aten_ext.bench import document, harness, machine, registry, report, route
+from aten_ext.bench import ceiling, compare, document, harness, index, machine, plot, registry, report, route
 from aten_ext.bench.case import Case, Settings
+from aten_ext.bench.ceiling import Ceilings
 from aten_ext.bench.result import Result
 
 DEVICES = ("cpu", "cuda")
+SECONDS = 1.5
+"""Time for each case that was asked for."""
+SHORT_RUN_SECONDS = 30.0
+"""Time that all cases share when nothing was asked for; with operands and ceilings about a minute."""
+EXAMPLES = """examples:
+  python -m aten_ext bench                          the short list of every op, in about a minute
+  python -m aten_ext bench fused_adam --filter gpt2 --never-slower 0.98
+  python -m aten_ext bench fused_adam --full --json new.json --plot plots
+  python -m aten_ext bench fused_adam --compare old.json
+  python -m aten_ext bench --from new.json --compare old.json
+"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,9 +32,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "bench",
         help="time the fused kernels against upstream, interleaved in one process",
-        epilog="example: python -m aten_ext bench fused_adam --filter gpt2 --never-slower 0.98",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
     )
-    parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(registry.OPS)} (default: all)")
+    parser.add_argument(
+        "ops",
+        nargs="*",
+        metavar="OP",
+        help=f"{', '.join(registry.OPS)} (default: all but {', '.join(registry.COMPILING)}, "
+        "which compiles first)",
+    )
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is a GPU)")
     parser.add_argument("--dtype", action="append", default=[], help="only this dtype; may be repeated")
     parser.add_argument(
@@ -31,7 +50,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--full", "--all", action="store_true", help="the whole sweep, not the short list")
     parser.add_argument("--list", action="store_true", help="list the cases instead of measuring them")
     parser.add_argument(
-        "--seconds", type=float, default=1.5, help="time to spend on each case, after warm-up (default: 1.5)"
+        "--seconds",
+        type=float,
+        help=f"time to spend on each case, after warm-up (default: {SECONDS}, or less if no OP is named)",
     )
     parser.add_argument(
         "--one-set",
@@ -45,11 +66,48 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="RATIO",
         help="exit with 1 if upstream time / our time is below RATIO in a case measured three times",
     )
+    parser.add_argument(
+        "--plot", metavar="FOLDER", help="also draw the measurements as PNG files into FOLDER"
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="OLD",
+        help="also compare with the document OLD; exit with 1 if a case has become slower",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=compare.THRESHOLD,
+        metavar="FACTOR",
+        help="with --compare: the least new ratio / old ratio that passes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="with --compare: also if machine, dtype or command differ"
+    )
+    parser.add_argument(
+        "--from", dest="source", metavar="FILE", help="plot or compare the document FILE instead of measuring"
+    )
+    parser.add_argument(
+        "--index",
+        metavar="FOLDER",
+        help="make FOLDER/index.md and its plots from the documents there, and end",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write; 1 if ``--never-slower`` was asked for and a case is slower."""
+    """Measure, print and write; 1 if a case is slower than ``--never-slower`` or ``--compare`` allows."""
+    if arguments.index:
+        for path in index.write(arguments.index):
+            print(f"wrote {path}")
+        return 0
+    threshold = _positive("--threshold", arguments.threshold)
+    old = document.read(arguments.compare) if arguments.compare else None
+    if arguments.plot:
+        plot.require()
+        prepare_folder(arguments.plot)
+    if arguments.source:
+        return _from_file(arguments, old, threshold)
     device = _device(arguments.device)
     cases = registry.select(
         arguments.ops, device, full=arguments.full, dtypes=arguments.dtype, text=arguments.filter
@@ -60,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     settings = Settings(
         device=device,
-        seconds=_positive("--seconds", arguments.seconds),
+        seconds=_seconds(arguments, len(cases)),
         never_slower=(
             None if arguments.never_slower is None else _positive("--never-slower", arguments.never_slower)
         ),
@@ -69,23 +127,60 @@ def run(arguments: argparse.Namespace) -> int:
     _require_rich()
     if arguments.json:
         _prepare_file(Path(arguments.json))
+    origin, asked = machine.describe(), _asked(arguments, settings)
+    if old is not None:
+        compare.check(old, {**origin, "settings": asked}, arguments.force)
 
-    origin = machine.describe()
     console = report.console()
     console.print(report.headline(origin), markup=False)
     if warning := report.busy(origin):
         console.print(warning, markup=False)
-    results = _measure(cases, settings)
-    report.show(console, results, settings.never_slower)
-    if arguments.json:
-        asked = _asked(arguments, settings)
-        write_atomically(arguments.json, document.encode(origin, asked, results, settings.never_slower))
+    ceilings, results = _measure(cases, settings)
+    if ceilings:
+        console.print(report.ceilings_line(ceilings), markup=False)
     limit = settings.never_slower
-    return int(limit is not None and any(result.failures(limit) for result in results))
+    report.show(console, results, limit, ceilings)
+    made = document.build(origin, asked, results, limit, ceilings)
+    if arguments.json:
+        write_atomically(arguments.json, document.to_bytes(made))
+    if arguments.plot:
+        _plot(made, arguments.plot)
+    slower = old is not None and compare.show(console, old, made, threshold)
+    return int(slower or (limit is not None and any(result.failures(limit) for result in results)))
 
 
-def _measure(cases: Sequence[Case], settings: Settings) -> list[Result]:
-    """Every case in turn, with a progress bar on stderr where that is a terminal."""
+def _from_file(arguments: argparse.Namespace, old: document.Document | None, threshold: float) -> int:
+    """Plot or compare an older run."""
+    if arguments.ops or arguments.json:
+        raise CommandError("--from measures nothing: it takes no OP and no --json")
+    if old is None and not arguments.plot:
+        raise CommandError("--from needs --plot or --compare")
+    _require_rich()
+    made = document.read(arguments.source)
+    if old is not None:
+        compare.check(old, made, arguments.force)
+    if arguments.plot:
+        _plot(made, arguments.plot)
+    return int(old is not None and compare.show(report.console(), old, made, threshold))
+
+
+def _plot(made: document.Document, folder: str) -> None:
+    for name, picture in plot.draw(made).items():
+        write_atomically(Path(folder) / name, picture)
+        print(f"wrote {Path(folder) / name}")
+
+
+def _seconds(arguments: argparse.Namespace, cases: int) -> float:
+    """Time for each case: what was asked for, or a share of the short run's."""
+    if arguments.seconds is not None:
+        return _positive("--seconds", arguments.seconds)
+    if arguments.ops or arguments.full:
+        return SECONDS
+    return round(min(SECONDS, SHORT_RUN_SECONDS / cases), 2)
+
+
+def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Ceilings | None, list[Result]]:
+    """The ceilings and every case in turn, with a progress bar on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -98,13 +193,17 @@ def _measure(cases: Sequence[Case], settings: Settings) -> list[Result]:
             *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
         ) as bar,
     ):
-        task = bar.add_task("", total=len(cases))
+        task = bar.add_task("ceilings", total=len(cases))
+        bar.refresh()
+        # What is measured in a process of its own costs nanoseconds: there is no ceiling to compare it with.
+        any_here = any(case.measure is None for case in cases)
+        ceilings = ceiling.measure(settings.device) if any_here else None
         results = []
         for case in cases:
             bar.update(task, description=f"{case.op}: {case.label}", refresh=True)
             results.append(harness.measure(case, settings, switch))
             bar.advance(task)
-    return results
+    return ceilings, results
 
 
 def _asked(arguments: argparse.Namespace, settings: Settings) -> dict[str, object]:
@@ -112,7 +211,7 @@ def _asked(arguments: argparse.Namespace, settings: Settings) -> dict[str, objec
     import torch
 
     return {
-        "ops": list(arguments.ops) or list(registry.OPS),
+        "ops": registry.chosen(arguments.ops, arguments.full),
         "device": settings.device,
         "dtype": list(arguments.dtype),
         "filter": arguments.filter,

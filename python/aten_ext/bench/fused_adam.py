@@ -8,7 +8,7 @@ The arithmetic is far below what memory allows, so FLOPs are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,8 +44,8 @@ class Step:
 
     def case(self) -> Case:
         """The step as a case."""
-        elements = sum(math.prod(shape) for shape in PARAMETER_SETS[self.parameters]())
-        size = elements * ITEMSIZE[self.dtype]
+        sizes = sizes_of(self.parameters)
+        size = sizes["elements"] * ITEMSIZE[self.dtype]
         op = f"_fused_{self.optimizer}_"
         return Case(
             op="fused_adam",
@@ -55,7 +55,14 @@ class Step:
             make=partial(_make, self),
             bytes=size * (7 + 2 * self.amsgrad + self.grad_scale),
             footprint=size * (4 + self.amsgrad),
+            sizes=sizes,
         )
+
+
+def sizes_of(name: str) -> Mapping[str, int]:
+    """Elements and tensors of the parameter set that the name of a case ends with."""
+    shapes = PARAMETER_SETS[name.rpartition(" ")[2]]()
+    return {"elements": sum(math.prod(shape) for shape in shapes), "tensors": len(shapes)}
 
 
 def cases(device: str, full: bool) -> list[Case]:

@@ -11,6 +11,8 @@ from aten_ext.bench.case import Case
 
 OPS = ("fused_adam", "entry")
 """Modules of this package, in the order in which they run."""
+COMPILING = ("entry",)
+"""Those that compile for a minute first: measured only when named, or with ``--full``."""
 
 
 class CaseModule(Protocol):
@@ -31,22 +33,28 @@ def load(op: str) -> CaseModule:
     return cast(CaseModule, importlib.import_module(f"aten_ext.bench.{op}"))
 
 
+def chosen(ops: Sequence[str], full: bool) -> list[str]:
+    """The ops to measure where ``ops`` were asked for; none: all that start at once, with ``full`` all."""
+    default = OPS if full else [op for op in OPS if op not in COMPILING]
+    return list(dict.fromkeys(ops or default))
+
+
 def select(
     ops: Sequence[str], device: str, *, full: bool = False, dtypes: Iterable[str] = (), text: str = ""
 ) -> list[Case]:
-    """The cases of ``ops`` (none: of every op) whose dtype is asked for and whose label contains ``text``.
+    """The cases of ``ops``, see :func:`chosen`, whose dtype is asked for and whose label contains ``text``.
 
     Raises:
         CommandError: an op or dtype is unknown, or nothing is left.
     """
-    modules = [load(op) for op in dict.fromkeys(ops or OPS)]
+    modules = [load(op) for op in chosen(ops, full)]
     found = [case for module in modules for case in module.cases(device, full)]
     wanted = set(dtypes)
     available = sorted({case.dtype for case in found})
     if unknown := sorted(wanted.difference(available)):
         raise CommandError(f"no case has dtype {', '.join(unknown)}; there are: {', '.join(available)}")
     found = [case for case in found if not wanted or case.dtype in wanted]
-    chosen = [case for case in found if text in case.label]
-    if not chosen:
+    wanted_cases = [case for case in found if text in case.label]
+    if not wanted_cases:
         raise CommandError(f"no case contains {text!r}; there are: {', '.join(case.label for case in found)}")
-    return chosen
+    return wanted_cases

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from aten_ext.bench.ceiling import Ceilings
 from aten_ext.bench.document import rate
 from aten_ext.bench.result import Result, Samples, spread
 
@@ -45,15 +46,29 @@ def busy(origin: Mapping[str, object]) -> str | None:
     return f"other work is running (load {load:g} on {cores} cores): compare these times with each other only"
 
 
-def show(to: Console, results: Sequence[Result], never_slower: float | None) -> None:
+def ceilings_line(ceilings: Ceilings) -> str:
+    """One line with the rates that the shares in the tables are of."""
+    streams = [
+        f"{name.replace('_', '-')} {rate.per_second * 1e3:.4g} GB/s"
+        for name, rate in ceilings.streams.items()
+    ]
+    gemm = [f"{dtype} {rate.per_second:.3g} TFLOP/s" for dtype, rate in ceilings.gemm.items()]
+    return f"ceilings measured now: {', '.join(streams)}; matrix product {', '.join(gemm)}"
+
+
+def show(
+    to: Console, results: Sequence[Result], never_slower: float | None, ceilings: Ceilings | None = None
+) -> None:
     """Print one table per op and device, then notes, then what is slower than allowed."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.case.op, result.device), []).append(result)
     for (op, device), group in groups.items():
         costs = group[0].limit_ns is not None
-        to.print(_cost_table(op, group) if costs else _time_table(f"{op} on {device}", group, device))
-    lines = _notes(results) + (_verdict(results, never_slower) if never_slower is not None else [])
+        to.print(
+            _cost_table(op, group) if costs else _time_table(f"{op} on {device}", group, device, ceilings)
+        )
+    lines = _notes(results, ceilings) + (_verdict(results, never_slower) if never_slower is not None else [])
     for line in lines:
         to.print(line, markup=False)
 
@@ -72,7 +87,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _time_table(title: str, results: Sequence[Result], device: str) -> Table:
+def _time_table(title: str, results: Sequence[Result], device: str, ceilings: Ceilings | None) -> Table:
     clocks = ("gpu", "eager") if device == "cuda" else ("wall",)
     columns = [column for clock in clocks for column in (TITLES[clock], "ours", "ratio")]
     unit, scale = ("TB/s", 1.0) if device == "cuda" else ("GB/s", 1e3)
@@ -85,7 +100,7 @@ def _time_table(title: str, results: Sequence[Result], device: str) -> Table:
             continue
         cells = [cell for clock in clocks for cell in _cells(result.clocks.get(clock))]
         amount = result.case.flops if compute else result.case.bytes
-        rates = _rates(amount, result, scale)
+        rates = _rates(amount, result, scale, ceilings)
         sets = f"{result.copies}{'' if result.cache == 'exceeded' else ' *'}"
         table.add_row(result.case.label, result.route, *cells, *rates, sets)
     return table
@@ -120,16 +135,22 @@ def _time(values: list[float]) -> str:
     return f"{median:.{digits}f} {spread(values):.0%}"
 
 
-def _rates(amount: int, result: Result, scale: float) -> tuple[str, str]:
-    """Achieved rates of both sides by the headline clock, in five characters."""
+def _rates(amount: int, result: Result, scale: float, ceilings: Ceilings | None) -> tuple[str, str]:
+    """Achieved rates of both sides by the headline clock, and their shares of the ceiling."""
     if result.headline is None or not amount:
         return "", ""
-    samples = result.clocks[result.headline]
-    upstream, ours = (rate(amount, statistics.median(side)) for side in (samples.upstream, samples.ours))
-    return f"{upstream * scale:.3f}"[:5], f"{ours * scale:.3f}"[:5]
+    case, samples = result.case, result.clocks[result.headline]
+    upstream, ours = (statistics.median(side) for side in (samples.upstream, samples.ours))
+
+    def cell(microseconds: float) -> str:
+        text = f"{rate(amount, microseconds) * scale:.3f}"[:4].rstrip(".")
+        share = ceilings.share(case.dtype, case.bytes, case.flops, microseconds) if ceilings else None
+        return text if share is None else f"{text} {share:.0%}"
+
+    return cell(upstream), cell(ours)
 
 
-def _notes(results: Sequence[Result]) -> list[str]:
+def _notes(results: Sequence[Result], ceilings: Ceilings | None) -> list[str]:
     timed = [result for result in results if result.clocks and result.limit_ns is None]
     lines = []
     if timed:
@@ -137,8 +158,14 @@ def _notes(results: Sequence[Result]) -> list[str]:
             "medians and interquartile ranges; ratio = upstream / ours, above 1 is faster than upstream;"
             " sets = how many sets of operands the calls rotated through to miss the cache"
         )
+    if timed and ceilings:
+        lines.append(
+            "% after a rate: of the ceiling, the time that bytes and FLOPs need at least by the rates above"
+        )
     if any(result.cache == "resident" for result in timed):
-        lines.append("* the operands stay in the cache: they are too small to rotate past it, or --one-set")
+        lines.append(
+            "* the operands stay in the cache (too small to rotate, or --one-set): memory is no ceiling"
+        )
     for result in results:
         for clock, why in result.missing.items():
             lines.append(f"{result.case.label}: {TITLES[clock]} n/a, {why}")

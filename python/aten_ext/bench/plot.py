@@ -1,0 +1,163 @@
+"""``bench --plot FOLDER``: the measurements of a document as PNG files.
+
+For every op the ratios as bars; for an op whose cases say how large they are (``Case.sizes``), also the
+achieved rate against each of those sizes. A picture carries the digest of what it shows, so that a test can
+tell whether it is out of date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aten_ext._cli import CommandError
+from aten_ext.bench import document
+from aten_ext.bench.document import Document
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+UPSTREAM, ATEN_EXT, CEILING = "#9aa5b1", "#d1495b", "#30638e"
+MARKERS = {"float32": "o", "bfloat16": "s", "float16": "^", "float64": "D"}
+SIZE_TITLES = {"elements": "total elements", "tensors": "tensors in the list"}
+DIGEST = "aten_ext-digest"
+"""Key of the text in the PNG that holds the digest of the plotted numbers."""
+
+Case = Mapping[str, Any]
+
+
+def require() -> None:
+    """Raise ``CommandError`` where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise CommandError("plots need the package matplotlib: pip install 'aten_ext[plot]'") from error
+
+
+def names(of: Document) -> list[str]:
+    """The files that ``draw`` makes of a document, in order: op-device-what.png."""
+    return [f"{op}-{device}-{what}.png" for op, device, what, _ in _plots(of)]
+
+
+def draw(of: Document) -> dict[str, bytes]:
+    """The pictures, by file name.
+
+    Raises:
+        CommandError: matplotlib is missing.
+    """
+    require()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pictures: dict[str, bytes] = {}
+    for op, device, what, cases in _plots(of):
+        height = max(3.2, 1.2 + 0.3 * len(cases)) if what == "ratio" else 5.0
+        figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
+        if what == "ratio":
+            _ratios(axes, f"{op} on {device}: upstream time / aten_ext time", cases)
+        else:
+            _rates(axes, f"{op} on {device}: achieved rate", what, cases, of)
+        figure.supxlabel(_footnote(of), fontsize=7, color="#555555")
+        pictures[f"{op}-{device}-{what}.png"] = _png(figure, digest(of))
+        pyplot.close(figure)
+    return pictures
+
+
+def digest(of: Document) -> str:
+    """What a picture of this document is known by."""
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_png(data: bytes) -> str | None:
+    """The digest that a picture carries, or None if it is none of ours."""
+    position = 8
+    while position + 12 <= len(data):
+        length = int.from_bytes(data[position : position + 4], "big")
+        kind, body = data[position + 4 : position + 8], data[position + 8 : position + 8 + length]
+        if kind == b"tEXt" and body.startswith(f"{DIGEST}\0".encode()):
+            return body.partition(b"\0")[2].decode("latin-1")
+        position += 12 + length
+    return None
+
+
+def _plots(of: Document) -> list[tuple[str, str, str, list[Case]]]:
+    """Op, device, "ratio" or a size, and the cases that go into that picture."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in of["cases"]:
+        if case["skipped"] is None and document.headline(case) and case["limit_ns"] is None:
+            groups.setdefault((case["op"], case["device"]), []).append(case)
+    plots = []
+    for (op, device), cases in groups.items():
+        plots.append((op, device, "ratio", cases))
+        for size in sorted({size for case in cases for size in case["sizes"]}):
+            plots.append((op, device, size, [case for case in cases if size in case["sizes"]]))
+    return plots
+
+
+def _ratios(axes: Axes, title: str, cases: Sequence[Case]) -> None:
+    """Bars to both sides of 1, upstream's speed."""
+    ratios = [case["ratio"] for case in cases]
+    colors = [ATEN_EXT if case["route"] == "fused" else UPSTREAM for case in cases]
+    bars = axes.barh(range(len(cases)), [ratio - 1 for ratio in ratios], left=1, color=colors)
+    axes.bar_label(bars, [f"{ratio:.2f}" for ratio in ratios], padding=3, fontsize=8)
+    axes.set_yticks(range(len(cases)), [document.label(case) for case in cases], fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    low, high = min(*ratios, 1.0), max(*ratios, 1.0)
+    axes.set_xlim(low / 1.25, high * 1.35)
+    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50) if low / 1.25 <= tick <= high * 1.35]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set(title=title, xlabel="above 1: aten_ext is faster (grey: the call went upstream)")
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
+
+
+def _rates(axes: Axes, title: str, size: str, cases: Sequence[Case], of: Document) -> None:
+    """GB/s, or TFLOP/s where every case counts FLOPs, against a size, both axes logarithmic."""
+    compute = all(case["flops"] for case in cases)
+    key, unit, scale = ("tflop_per_s", "TFLOP/s", 1.0) if compute else ("tb_per_s", "GB/s", 1e3)
+    dtypes = list(dict.fromkeys(case["dtype"] for case in cases))
+    for name, side, color, filled in (
+        ("upstream", "upstream", UPSTREAM, False),
+        ("aten_ext", "ours", ATEN_EXT, True),
+    ):
+        for dtype in dtypes:
+            chosen = [case for case in cases if case["dtype"] == dtype]
+            axes.plot(
+                [case["sizes"][size] for case in chosen],
+                [case[side][key] * scale for case in chosen],
+                linestyle="none",
+                marker=MARKERS.get(dtype, "v"),
+                markerfacecolor=color if filled else "none",
+                markeredgecolor=color,
+                label=f"{name}, {dtype}",
+            )
+    ceilings = of["ceilings"]
+    if ceilings and not compute:
+        best = max(rate["tb_per_s"] for rate in ceilings["streams"].values()) * scale
+        axes.axhline(best, color=CEILING, linestyle="--", linewidth=1, label="memory's ceiling, measured")
+    axes.set(title=title, xlabel=SIZE_TITLES.get(size, size), ylabel=unit, xscale="log", yscale="log")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _footnote(of: Document) -> str:
+    machine, versions = of["machine"], of["versions"]
+    device = of["settings"]["device"]
+    processor = machine["gpu"] if device == "cuda" else f"{machine['cpu']}, {machine['cores']} cores"
+    parts = [processor, f"torch {versions['torch']}", str(of["date"])[:10], document.commit(of)]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _png(figure: Figure, text: str) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110, metadata={DIGEST: text, "Software": None})
+    return file.getvalue()
