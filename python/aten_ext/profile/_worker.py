@@ -1,0 +1,89 @@
+"""Runs a program as ``python SCRIPT`` would, records a window of it, and leaves the result in a file.
+
+The argument is a JSON object: "script" or "module", "arguments", "skip", "steps", "seconds", and "trace" and
+"result", files to write. The exit status is the program's; the result of one that fails is not looked at.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from aten_ext.profile import summary
+from aten_ext.profile.window import Window
+
+
+def main() -> None:
+    """Do it."""
+    request: dict[str, Any] = json.loads(sys.argv[1])
+    module = request["module"]
+    # As the interpreter does it: the script's folder, or the current one for a module, comes first.
+    sys.path[0] = os.getcwd() if module else str(Path(request["script"]).resolve().parent)
+    if module and not _exists(module):
+        Path(request["result"]).write_text(json.dumps({"error": f"there is no module {module!r}"}))
+        return
+    window = Window(request["skip"], request["steps"], request["seconds"])
+    window.start()
+    try:
+        code = _run(request)
+    finally:
+        window.finish()
+    if code in (None, 0):
+        Path(request["result"]).write_text(json.dumps(_result(window, request["trace"])))
+    sys.exit(code)
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _run(request: dict[str, Any]) -> str | int | None:
+    """Run the program; what it ends with, as ``sys.exit`` takes it."""
+    name = request["module"] or request["script"]
+    sys.argv[:] = [name, *request["arguments"]]
+    try:
+        if request["module"]:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    except BaseException as error:
+        trace = error.__traceback__
+        # The program's own frames: ours and those of runpy are none of its business.
+        own = (__file__, runpy.__file__, "<frozen runpy>")
+        while trace is not None and trace.tb_frame.f_code.co_filename in own:
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _result(window: Window, trace: str) -> dict[str, Any]:
+    """What the record holds; writes the trace."""
+    assert window.profile is not None
+    touched = summary.overridden()
+    times = summary.operators(window.profile, touched)
+    window.profile.export_chrome_trace(trace)
+    return {
+        "window": {
+            "kind": window.kind,
+            "seconds": window.duration,
+            "steps": window.recorded,
+            "steps_made": window.made,
+        },
+        **times,
+        "share_of_time": summary.share(times["touched_cpu_us"], window.duration * 1e6),
+        "share_of_device_time": summary.share(times["touched_device_us"], times["device_us"]),
+        "counts": window.counts,
+        "trace": trace,
+    }

@@ -1,0 +1,168 @@
+"""``python -m aten_ext profile``: a script under torch.profiler, overrides off and on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aten_ext._cli import CommandError, prepare_folder, write_atomically
+
+EXAMPLES = """examples:
+  python -m aten_ext profile train.py --epochs 1
+  python -m aten_ext profile --steps 50 --output traces -m package.train --epochs 1
+
+Everything after SCRIPT, or after -m MODULE, belongs to the program, which runs twice, each time in a
+process of its own; what it prints goes to stderr. A step ends where the first torch.optim optimizer has
+stepped. A program without optimizer steps is recorded from its start, for --seconds.
+"""
+SIDES = ("off", "on")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand ``profile``."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="run a script under torch.profiler with the overrides off and on, and compare",
+        usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps to record (default: 20)")
+    parser.add_argument(
+        "--skip", type=int, default=5, metavar="N", help="steps to leave out first, at least 1 (default: 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, metavar="S", help="record no longer than this (default: 5)"
+    )
+    parser.add_argument("--top", type=int, default=15, metavar="N", help="operators to show (default: 15)")
+    parser.add_argument(
+        "--output",
+        default="aten_ext_profile",
+        metavar="FOLDER",
+        help="for off.trace.json.gz, on.trace.json.gz (chrome://tracing, Perfetto) and profile.json "
+        "(default: ./aten_ext_profile)",
+    )
+    parser.add_argument("--json", action="store_true", help="print profile.json instead of tables")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module instead of a script"
+    )
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="a Python program and its arguments"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program twice and compare; its own exit status if it fails."""
+    program = _program(arguments)
+    _require_rich()
+    import aten_ext
+
+    if not aten_ext.is_active():
+        raise CommandError("nothing is registered with ATEN_EXT=0, so there is nothing to compare")
+    folder = prepare_folder(arguments.output)
+    sides: dict[str, Any] = {}
+    for side in SIDES:
+        print(
+            f"aten_ext profile: overrides {side}: {' '.join(program['words'])}", file=sys.stderr, flush=True
+        )
+        code, sides[side] = _run_side(side, program, arguments, folder)
+        if code:
+            print(f"aten_ext profile: the program ended with {code}, overrides {side}", file=sys.stderr)
+            return code
+        if sides[side] is not None and "error" in sides[side]:
+            raise CommandError(sides[side]["error"])
+        if sides[side] is None:
+            raise CommandError(f"the program ended without leaving a record, overrides {side} (os._exit?)")
+    text = json.dumps({"program": program["words"], **sides}, indent=1) + "\n"
+    write_atomically(folder / "profile.json", text.encode())
+    if arguments.json:
+        print(text, end="")
+    else:
+        _show(sides, arguments.top, folder)
+    return 0
+
+
+def _show(sides: dict[str, Any], top: int, folder: Path) -> None:
+    from rich.console import Console
+
+    from aten_ext.profile import report
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    report.show(console, sides["off"], sides["on"], top)
+    traces = " and ".join(sides[side]["trace"] for side in SIDES)
+    console.print(f"wrote {traces} and {folder / 'profile.json'}", markup=False, soft_wrap=True)
+
+
+def _program(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What to run.
+
+    Raises:
+        CommandError: there is nothing to run, it is not there, or an option is out of range.
+    """
+    for option, least in (("steps", 1), ("skip", 1), ("top", 1)):
+        if getattr(arguments, option) < least:
+            raise CommandError(f"--{option} must be at least {least}, not {getattr(arguments, option)}")
+    if not (arguments.seconds > 0 and math.isfinite(arguments.seconds)):
+        raise CommandError(f"--seconds must be a positive number, not {arguments.seconds:g}")
+    if arguments.module is not None:
+        if not arguments.module:
+            raise CommandError("-m needs the name of a module")
+        module, *rest = arguments.module
+        return {"script": None, "module": module, "arguments": rest, "words": ["-m", module, *rest]}
+    if not arguments.script:
+        raise CommandError("name a script, or a module with -m")
+    script, *rest = arguments.script
+    if not Path(script).exists():
+        raise CommandError(f"there is no script {script!r}")
+    return {"script": script, "module": None, "arguments": rest, "words": [script, *rest]}
+
+
+def _run_side(
+    side: str, program: dict[str, Any], arguments: argparse.Namespace, folder: Path
+) -> tuple[int, dict[str, Any] | None]:
+    """One run in a process of its own: its exit status as a shell has it, and its record if it left one."""
+    environment = {name: value for name, value in os.environ.items() if name != "ATEN_EXT"}
+    if side == "off":
+        environment["ATEN_EXT"] = "0"
+    with tempfile.TemporaryDirectory() as temporary:
+        result = Path(temporary) / "result.json"
+        request = {
+            **program,
+            "skip": arguments.skip,
+            "steps": arguments.steps,
+            "seconds": arguments.seconds,
+            "trace": str(folder / f"{side}.trace.json.gz"),
+            "result": str(result),
+        }
+        # sys.path is handed on: an editable install is found through paths that only this process may know.
+        start = "import sys; sys.path[1:] = sys.path[1:] + [p for p in PATHS if p not in sys.path]\n"
+        start = start.replace("PATHS", repr(_absolute(sys.path)))
+        start += "from aten_ext.profile._worker import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", start, json.dumps(request)],
+            env=environment,
+            stdout=2,  # stdout is for the result
+            check=False,
+        )
+        code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+        return code, json.loads(result.read_text()) if result.exists() else None
+
+
+def _absolute(paths: Sequence[str]) -> list[str]:
+    return [os.path.abspath(path) for path in paths if path]
+
+
+def _require_rich() -> None:
+    try:
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise CommandError("the tables need the package rich: pip install rich") from error

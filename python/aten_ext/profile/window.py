@@ -1,0 +1,120 @@
+"""Which stretch of a program is recorded, when the program knows nothing about being profiled.
+
+A training loop is recognised by its optimizer: a step ends where the first ``torch.optim`` optimizer that
+steps has stepped (a hook of torch's own, for all optimizers). The first steps are left out, since they
+allocate, choose algorithms and load kernels; then some are recorded, and the rest of the program runs without
+a profiler.
+
+Until the recorded steps begin, a record is made all the same, from the start of the program on and for a
+limited time. It also warms the profiler up. It is thrown away when the recorded steps begin; in a program that
+makes no step, or too few of them, it is the result.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+INTERRUPT = signal.SIGVTALRM
+"""Never sent: the number of the handler that Python is asked to run in the main thread."""
+
+
+class Window:
+    """Records one stretch of the process that it is in; start it in the main thread."""
+
+    def __init__(self, skip: int, steps: int, seconds: float) -> None:
+        """Leave out ``skip`` steps, at least one, then record ``steps``, or fewer that fill ``seconds``."""
+        self._skip, self._wanted, self._seconds = skip, steps, seconds
+        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._recording = False
+        self._began = 0.0
+        self.profile: torch.profiler.profile | None = None
+        """The record; complete once :meth:`finish` has returned."""
+        self.kind = "program"
+        """"steps", or "program" for one that begins with the program."""
+        self.made = 0
+        """Steps that the program made."""
+        self.recorded = 0
+        """Steps in the record."""
+        self.duration = 0.0
+        """Length of the record in seconds."""
+        self.counts: dict[str, dict[str, Any]] = {}
+        """What the calls in the record did, by override."""
+
+    def start(self) -> None:
+        """Begin with the record from the program's start."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(self._stepped)
+        # Only the thread that has started a record can end it, and this one is busy with the program.
+        signal.signal(INTERRUPT, lambda number, frame: self._end() if self.kind == "program" else None)
+        timer = threading.Timer(self._seconds, _thread.interrupt_main, (INTERRUPT,))
+        timer.daemon = True
+        self._begin()
+        timer.start()
+
+    def finish(self) -> None:
+        """End the record if it has not ended yet."""
+        self._end()
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        # A program with several optimizers steps each of them once in an iteration.
+        if self._optimizer() is not optimizer or threading.current_thread() is not threading.main_thread():
+            return
+        self.made += 1
+        if self.made == self._skip:
+            self._end()
+            self.kind = "steps"
+            self._begin()
+        elif self._recording:
+            self.recorded += 1
+            if self.kind == "steps" and (
+                self.recorded == self._wanted or time.perf_counter() - self._began >= self._seconds
+            ):
+                self._end()
+
+    def _begin(self) -> None:
+        import torch
+
+        import aten_ext
+
+        self.profile = torch.profiler.profile()
+        self.recorded = 0
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        aten_ext.reset_counts()
+        self.profile.start()
+        self._recording = True
+        self._began = time.perf_counter()
+
+    def _end(self) -> None:
+        import torch
+
+        if not self._recording or self.profile is None:
+            return
+        self._recording = False
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.duration = time.perf_counter() - self._began
+        self.counts = _counts()
+        self.profile.stop()
+
+
+def _counts() -> dict[str, dict[str, Any]]:
+    """What calls did since the last reset, of the overrides that had any."""
+    import aten_ext
+
+    return {
+        name: {"ran": count.ran, "disabled": count.disabled, "declined": dict(count.declined)}
+        for name, count in aten_ext.counts().items()
+        if count.ran or count.disabled or count.declined
+    }
