@@ -127,6 +127,12 @@ def arch_flags(toolkit: Path) -> list[str]:
     return flags
 
 
+def architectures(toolkit: Path) -> str:
+    """What the kernels are built for, as nvcc names it: sm_90a is machine code, compute_120 is PTX."""
+    flags = arch_flags(toolkit) or cpp_extension._get_cuda_arch_flags()
+    return " ".join(dict.fromkeys(name for flag in flags for name in re.findall(r",code=\[?(\w+)", flag)))
+
+
 def system_include(folders: list[str]) -> list[str]:
     """Flags that make the headers there other people's: our warnings do not apply to them."""
     return [flag for folder in folders for flag in ("-isystem", folder)]
@@ -226,7 +232,7 @@ def extensions() -> list[Extension]:
     definitions = {
         "ATEN_EXT_BUILT_FOR_TORCH": TORCH_VERSION,
         "ATEN_EXT_BUILT_FOR_CUDA": (torch.version.cuda or "") if cuda else "",
-        "ATEN_EXT_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST", "default") if cuda else "",
+        "ATEN_EXT_CUDA_ARCH_LIST": architectures(toolkit) if toolkit is not None else "",
     }
     bindings = Extension(
         "aten_ext._C",

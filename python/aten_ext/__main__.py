@@ -23,11 +23,13 @@ def build_parser() -> argparse.ArgumentParser:
     from aten_ext import _status_command
     from aten_ext.bench import command as bench_command
     from aten_ext.demo import command as demo_command
+    from aten_ext.doctor import command as doctor_command
     from aten_ext.profile import command as profile_command
 
     parser = Parser(prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (_status_command, demo_command, bench_command, profile_command):
+    commands = (_status_command, demo_command, bench_command, profile_command, doctor_command)
+    for command in commands:
         command.add_parser(subparsers)
     return parser
 

@@ -7,9 +7,10 @@ import importlib
 import sys
 from pathlib import Path
 
-import torch
-
 REBUILD = "pip install --no-build-isolation --no-deps --force-reinstall ."
+
+failure: ImportError | None = None
+"""Why the kernels could not be loaded; only ``python -m aten_ext doctor`` goes on with that."""
 
 
 def kernels_path() -> Path:
@@ -45,6 +46,12 @@ def load() -> None:
         ImportError: one line that says what is wrong and what to do.
     """
     try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"[aten_ext] torch cannot be imported ({error}); install torch 2.11 or newer"
+        ) from error
+    try:
         # By name: "from aten_ext import _C" would call a missing module a circular import.
         _C = importlib.import_module("aten_ext._C")
     except ImportError as error:
@@ -73,13 +80,21 @@ def load() -> None:
 def load_or_exit() -> None:
     """:func:`load`; at the command line (``python -m aten_ext``) an error is one line and exit code 2.
 
-    Python imports the package before it runs ``__main__``, so this is the only place for that.
+    Python imports the package before it runs ``__main__``, so this is the only place for that. The command
+    ``doctor`` is for just that case: it runs from here, without the rest of the package.
     """
+    global failure
     try:
         load()
     except ImportError as error:
+        failure = error
         # While ``python -m`` looks for what to run, this is what stands in sys.argv.
-        if sys.argv[:1] == ["-m"] and "aten_ext" in sys.orig_argv:
-            print(error, file=sys.stderr)
-            sys.exit(2)
-        raise
+        if sys.argv[:1] != ["-m"] or "aten_ext" not in sys.orig_argv:
+            raise
+        arguments = sys.orig_argv[sys.orig_argv.index("aten_ext") + 1 :]
+        if arguments[:1] == ["doctor"]:
+            from aten_ext.__main__ import main
+
+            sys.exit(main(arguments))
+        print(f"{error} (python -m aten_ext doctor says more)", file=sys.stderr)
+        sys.exit(2)

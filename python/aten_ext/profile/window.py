@@ -6,8 +6,8 @@ allocate, choose algorithms and load kernels; then some are recorded, and the re
 a profiler.
 
 Until the recorded steps begin, a record is made all the same, from the start of the program on and for a
-limited time. It also warms the profiler up. It is thrown away when the recorded steps begin; in a program that
-makes no step, or too few of them, it is the result.
+limited time. It also warms the profiler up. It is thrown away when the recorded steps begin; in a program
+that makes no step, or too few of them, it is the result.
 """
 
 from __future__ import annotations
