@@ -25,7 +25,7 @@ UPSTREAM, ATEN_EXT, CEILING = "#9aa5b1", "#d1495b", "#30638e"
 MARKERS = {"float32": "o", "bfloat16": "s", "float16": "^", "float64": "D"}
 SIZE_TITLES = {"elements": "total elements", "tensors": "tensors in the list"}
 STYLE = 2
-"""To be raised when pictures of the same numbers look different from before: old ones are out of date then."""
+"""To be raised when pictures of the same numbers look different: those made before are out of date then."""
 DIGEST = "aten_ext-digest"
 """Key of the text in the PNG that holds the digest of the plotted numbers."""
 

@@ -1,7 +1,8 @@
 """Runs a program as ``python SCRIPT`` would, records a window of it, and leaves the result in a file.
 
-The argument is a JSON object: "script" or "module", "arguments", "skip", "steps", "seconds", and "trace" and
-"result", files to write. The exit status is the program's; the result of one that fails is not looked at.
+The argument is a JSON object: "script" or "module", "arguments", "skip", "steps", "seconds", "from_start",
+and two files to write, "trace" and "result". The exit status is the program's; a program that fails leaves
+no result.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
     if module and not _exists(module):
         Path(request["result"]).write_text(json.dumps({"error": f"there is no module {module!r}"}))
         return
-    window = Window(request["skip"], request["steps"], request["seconds"])
+    window = Window(request["skip"], request["steps"], request["seconds"], request["from_start"])
     window.start()
     try:
         code = _run(request)
@@ -69,14 +70,15 @@ def _run(request: dict[str, Any]) -> str | int | None:
 
 
 def _result(window: Window, trace: str) -> dict[str, Any]:
-    """What the record holds; writes the trace."""
-    assert window.profile is not None
+    """What the record holds; writes the trace. If there is none, how many steps the program made."""
+    if window.profile is None or (not window.from_start and window.recorded == 0):
+        return {"too_few_steps": window.made}
     touched = summary.overridden()
     times = summary.operators(window.profile, touched)
     window.profile.export_chrome_trace(trace)
     return {
         "window": {
-            "kind": window.kind,
+            "kind": "program" if window.from_start else "steps",
             "seconds": window.duration,
             "steps": window.recorded,
             "steps_made": window.made,

@@ -21,7 +21,8 @@ EXAMPLES = """examples:
 
 Everything after SCRIPT, or after -m MODULE, belongs to the program, which runs twice, each time in a
 process of its own; what it prints goes to stderr. A step ends where the first torch.optim optimizer has
-stepped. A program without optimizer steps is recorded from its start, for --seconds.
+stepped. A program that makes no more than --skip of them runs once more and is recorded from its start, for
+--seconds; --from-start does that at once.
 """
 SIDES = ("off", "on")
 
@@ -41,6 +42,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--seconds", type=float, default=5.0, metavar="S", help="record no longer than this (default: 5)"
+    )
+    parser.add_argument(
+        "--from-start", action="store_true", help="record from the program's start, whatever steps it makes"
     )
     parser.add_argument("--top", type=int, default=15, metavar="N", help="operators to show (default: 15)")
     parser.add_argument(
@@ -69,19 +73,35 @@ def run(arguments: argparse.Namespace) -> int:
     if not aten_ext.is_active():
         raise CommandError("nothing is registered with ATEN_EXT=0, so there is nothing to compare")
     folder = prepare_folder(arguments.output)
+    from_start = arguments.from_start
     sides: dict[str, Any] = {}
     for side in SIDES:
-        print(
-            f"aten_ext profile: overrides {side}: {' '.join(program['words'])}", file=sys.stderr, flush=True
-        )
-        code, sides[side] = _run_side(side, program, arguments, folder)
-        if code:
-            print(f"aten_ext profile: the program ended with {code}, overrides {side}", file=sys.stderr)
-            return code
-        if sides[side] is not None and "error" in sides[side]:
-            raise CommandError(sides[side]["error"])
-        if sides[side] is None:
-            raise CommandError(f"the program ended without leaving a record, overrides {side} (os._exit?)")
+        while True:
+            code, found = _run_side(side, program, arguments, folder, from_start)
+            if code:
+                print(f"aten_ext profile: the program ended with {code}, overrides {side}", file=sys.stderr)
+                return code
+            if found is None:
+                raise CommandError(
+                    f"the program ended without leaving a record, overrides {side} (os._exit?)"
+                )
+            if "error" in found:
+                raise CommandError(found["error"])
+            if "too_few_steps" not in found:
+                break
+            made = found["too_few_steps"]
+            if sides:
+                raise CommandError(
+                    f"the program made {made} optimizer steps with the overrides {side}, and more off"
+                )
+            from_start = True
+            why = (
+                f"{made} optimizer steps, too few for --skip {arguments.skip}"
+                if made
+                else "no optimizer step"
+            )
+            print(f"aten_ext profile: {why}: once more, recorded from its start", file=sys.stderr)
+        sides[side] = found
     text = json.dumps({"program": program["words"], **sides}, indent=1) + "\n"
     write_atomically(folder / "profile.json", text.encode())
     if arguments.json:
@@ -127,9 +147,10 @@ def _program(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_side(
-    side: str, program: dict[str, Any], arguments: argparse.Namespace, folder: Path
+    side: str, program: dict[str, Any], arguments: argparse.Namespace, folder: Path, from_start: bool
 ) -> tuple[int, dict[str, Any] | None]:
     """One run in a process of its own: its exit status as a shell has it, and its record if it left one."""
+    print(f"aten_ext profile: overrides {side}: {' '.join(program['words'])}", file=sys.stderr, flush=True)
     environment = {name: value for name, value in os.environ.items() if name != "ATEN_EXT"}
     if side == "off":
         environment["ATEN_EXT"] = "0"
@@ -140,6 +161,7 @@ def _run_side(
             "skip": arguments.skip,
             "steps": arguments.steps,
             "seconds": arguments.seconds,
+            "from_start": from_start,
             "trace": str(folder / f"{side}.trace.json.gz"),
             "result": str(result),
         }

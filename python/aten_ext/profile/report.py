@@ -62,12 +62,8 @@ def _notes(off: Side, on: Side, by_step: bool) -> list[str]:
         window = side["window"]
         if window["kind"] == "steps":
             what = f"{window['steps']} of {window['steps_made']} optimizer steps"
-        elif window["steps_made"]:
-            what = (
-                f"from the program's start: it made only {window['steps_made']} optimizer steps (see --skip)"
-            )
         else:
-            what = "from the program's start: no torch.optim optimizer stepped"
+            what = f"from the program's start, with {window['steps']} optimizer steps"
         lines.append(f"overrides {name}: recorded {window['seconds']:.3f} s, {what}")
     if not by_step:
         lines.append("the two records need not hold the same work: compare calls before times")

@@ -3,11 +3,11 @@
 A training loop is recognised by its optimizer: a step ends where the first ``torch.optim`` optimizer that
 steps has stepped (a hook of torch's own, for all optimizers). The first steps are left out, since they
 allocate, choose algorithms and load kernels; then some are recorded, and the rest of the program runs without
-a profiler.
+a profiler. A program without such steps is recorded from its start, for a limited time.
 
-Until the recorded steps begin, a record is made all the same, from the start of the program on and for a
-limited time. It also warms the profiler up. It is thrown away when the recorded steps begin; in a program
-that makes no step, or too few of them, it is the result.
+There is one record in a process, never a second: the hook runs inside a range (``Optimizer.step#…``), and a
+profiler that begins while a range of an earlier profiler is open makes torch (2.13) crash now and then: it
+writes to memory of the earlier one when that range ends.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ INTERRUPT = signal.SIGVTALRM
 
 
 class Window:
-    """Records one stretch of the process that it is in; start it in the main thread."""
+    """Records one stretch of the process that it is in; start it in the main thread, outside any range."""
 
-    def __init__(self, skip: int, steps: int, seconds: float) -> None:
-        """Leave out ``skip`` steps, at least one, then record ``steps``, or fewer that fill ``seconds``."""
+    def __init__(self, skip: int, steps: int, seconds: float, from_start: bool = False) -> None:
+        """Leave out ``skip`` steps, at least one, then record ``steps``, or fewer that fill ``seconds``.
+
+        With ``from_start`` record from now on, for ``seconds``, whatever steps there are.
+        """
         self._skip, self._wanted, self._seconds = skip, steps, seconds
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
         self._recording = False
         self._began = 0.0
+        self.from_start = from_start
         self.profile: torch.profiler.profile | None = None
-        """The record; complete once :meth:`finish` has returned."""
-        self.kind = "program"
-        """"steps", or "program" for one that begins with the program."""
+        """The record; None if it never began."""
         self.made = 0
         """Steps that the program made."""
         self.recorded = 0
@@ -49,16 +51,17 @@ class Window:
         """What the calls in the record did, by override."""
 
     def start(self) -> None:
-        """Begin with the record from the program's start."""
+        """Wait for steps, or begin with the record."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(self._stepped)
-        # Only the thread that has started a record can end it, and this one is busy with the program.
-        signal.signal(INTERRUPT, lambda number, frame: self._end() if self.kind == "program" else None)
-        timer = threading.Timer(self._seconds, _thread.interrupt_main, (INTERRUPT,))
-        timer.daemon = True
-        self._begin()
-        timer.start()
+        if self.from_start:
+            # Only the thread that has started a record can end it, and this one is busy with the program.
+            signal.signal(INTERRUPT, lambda number, frame: self._end())
+            timer = threading.Timer(self._seconds, _thread.interrupt_main, (INTERRUPT,))
+            timer.daemon = True
+            self._begin()
+            timer.start()
 
     def finish(self) -> None:
         """End the record if it has not ended yet."""
@@ -71,16 +74,13 @@ class Window:
         if self._optimizer() is not optimizer or threading.current_thread() is not threading.main_thread():
             return
         self.made += 1
-        if self.made == self._skip:
-            self._end()
-            self.kind = "steps"
-            self._begin()
-        elif self._recording:
+        if self._recording:
             self.recorded += 1
-            if self.kind == "steps" and (
-                self.recorded == self._wanted or time.perf_counter() - self._began >= self._seconds
-            ):
+            full = self.recorded == self._wanted or time.perf_counter() - self._began >= self._seconds
+            if full and not self.from_start:
                 self._end()
+        elif self.made == self._skip and not self.from_start:
+            self._begin()
 
     def _begin(self) -> None:
         import torch
@@ -88,25 +88,29 @@ class Window:
         import aten_ext
 
         self.profile = torch.profiler.profile()
-        self.recorded = 0
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _synchronize()
         aten_ext.reset_counts()
         self.profile.start()
         self._recording = True
         self._began = time.perf_counter()
 
     def _end(self) -> None:
-        import torch
-
         if not self._recording or self.profile is None:
             return
         self._recording = False
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _synchronize()
         self.duration = time.perf_counter() - self._began
         self.counts = _counts()
         self.profile.stop()
+
+
+def _synchronize() -> None:
+    """Wait for the GPU, if the program uses one; asking for one would change a program that forks."""
+    import torch
+
+    initialized: Any = torch.cuda.is_initialized  # torch leaves it without types
+    if initialized():
+        torch.cuda.synchronize()
 
 
 def _counts() -> dict[str, dict[str, Any]]:
