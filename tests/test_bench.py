@@ -357,7 +357,17 @@ def test_measures_prints_and_writes(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout and max(map(len, done.stdout.splitlines())) <= report.WIDTH
 
     document = json.loads(file.read_text())
-    assert list(document) == ["machine", "versions", "date", "commit", "settings", "cases"]
+    assert list(document) == [
+        "schema",
+        "machine",
+        "versions",
+        "date",
+        "commit",
+        "settings",
+        "ceilings",
+        "cases",
+    ]
+    assert document["ceilings"]["streams"]["copy"]["tb_per_s"] > 0
     assert document["versions"]["torch"] == torch.__version__
     assert document["settings"]["filter"] == "adamw 1x10"
     (case,) = document["cases"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from torch._C._autograd import DeviceType
 
 import aten_ext
 from aten_ext.__main__ import main
-from aten_ext.profile import command, report, summary
+from aten_ext.profile import _worker, command, report, summary
 from aten_ext.profile.window import Window
 
 TRAIN = """
@@ -46,17 +46,30 @@ def no_hooks_left() -> Iterator[None]:
     optimizer._global_optimizer_post_hooks.clear()
 
 
-def profile(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATEN_EXT")}
-    return subprocess.run(
-        [sys.executable, "-m", "aten_ext", "profile", *arguments],
-        env=environment | variables,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@dataclass
+class Done:
+    """What the command left: of itself and, on stderr, of the program."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Profile = Callable[..., Done]
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Profile:
+    """The command in this process, which saves an import of torch; the programs have their own."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ATEN_EXT")]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments: str) -> Done:
+        code = main(["profile", *arguments])
+        return Done(code, *capfd.readouterr())
+
+    return run
 
 
 # The window
@@ -232,10 +245,10 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
 # The command
 
 
-def test_both_sides_traces_and_routes(tmp_path: Path) -> None:
+def test_both_sides_traces_and_routes(profile: Profile, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     options = ["--skip", "1", "--steps", "4", "--json", "--output", "out"]
-    done = profile(*options, "train.py", "8", "--json", cwd=tmp_path)
+    done = profile(*options, "train.py", "8", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("out of the program ['8', '--json'] __main__") == 2
     document = json.loads(done.stdout)
@@ -261,21 +274,21 @@ def test_both_sides_traces_and_routes(tmp_path: Path) -> None:
     assert document["on"]["counts"] == {"_fused_adamw_": {"ran": 4, "disabled": 0, "declined": {}}}
 
 
-def test_a_module_and_a_table(tmp_path: Path) -> None:
+def test_a_module_and_a_table(profile: Profile, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "train.py").write_text(TRAIN)
-    done = profile("--skip", "1", "--output", "out", "-m", "package.train", "3", cwd=tmp_path)
+    done = profile("--skip", "1", "--output", "out", "-m", "package.train", "3")
     assert done.returncode == 0, done.stderr
     assert "aten::_fused_adamw_ *" in done.stdout and "_fused_adamw_: 2 ran fused" in done.stdout
     assert "overrides off: recorded" in done.stdout and "2 of 3 optimizer steps" in done.stdout
 
 
-def test_a_program_without_steps_runs_once_more(tmp_path: Path) -> None:
+def test_a_program_without_steps_runs_once_more(profile: Profile, tmp_path: Path) -> None:
     """Two runs off, of which the first leaves no record, and one on."""
     (tmp_path / "infer.py").write_text("import torch; torch.ones(2).sin()\nopen('runs', 'a').write('x')\n")
-    done = profile("--json", "infer.py", cwd=tmp_path)
+    done = profile("--json", "infer.py")
     assert done.returncode == 0, done.stderr
     assert "no optimizer step: once more, recorded from its start" in done.stderr
     assert (tmp_path / "runs").read_text() == "xxx"
@@ -285,32 +298,48 @@ def test_a_program_without_steps_runs_once_more(tmp_path: Path) -> None:
         assert "aten::sin" in [row["name"] for row in document[name]["operators"]]
 
 
+def test_a_program_that_fails(profile: Profile, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def f():\n    raise ValueError('mine')\nf()\n")
+    done = profile("bad.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == "aten_ext profile: the program ended with 1, overrides off"
+    # Its own frames and no others.
+    assert 'bad.py", line 2, in f' in done.stderr and "ValueError: mine" in done.stderr
+    assert "_worker.py" not in done.stderr and "runpy" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
-        ("def f():\n    raise ValueError('mine')\nf()\n", 1, "ValueError: mine"),
-        ("import sys; sys.exit(7)\n", 7, ""),
-        ("import sys; sys.exit('sorry')\n", 1, "sorry"),
-        ("def f(:\n", 1, "SyntaxError"),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('sorry')", "sorry", ""),
+        ("import sys; sys.exit()", None, ""),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("def f(:", 1, "SyntaxError"),
+        ("import sys; print(sys.argv[1:])", 0, ""),
     ],
 )
-def test_a_program_that_fails(tmp_path: Path, program: str, code: int, said: str) -> None:
-    (tmp_path / "bad.py").write_text(program)
-    done = profile("bad.py", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert done.stderr.splitlines()[-1] == f"aten_ext profile: the program ended with {code}, overrides off"
-    # Its own frames and no others.
-    assert "_worker.py" not in done.stderr and "runpy" not in done.stderr
-    if "mine" in said:
-        assert 'bad.py", line 2, in f' in done.stderr
+def test_what_a_program_ends_with(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    code: int | str | None,
+    said: str,
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(f"{program}\n")
+    monkeypatch.setattr(sys, "argv", [])
+    assert _worker._run({"script": str(script), "module": None, "arguments": ["a", "-b"]}) == code
+    assert said in capsys.readouterr().err
+    assert sys.argv == [str(script), "a", "-b"]
 
 
-def test_a_program_that_fails_with_the_overrides_on_only(tmp_path: Path) -> None:
+def test_a_program_that_fails_with_the_overrides_on_only(profile: Profile, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "import os, sys; sys.exit(0 if os.environ.get('ATEN_EXT') == '0' else 3)\n"
     )
-    done = profile("bad.py", cwd=tmp_path)
+    done = profile("bad.py")
     assert done.returncode == 3
     assert done.stderr.splitlines()[-1] == "aten_ext profile: the program ended with 3, overrides on"
 
@@ -343,8 +372,8 @@ def test_an_unknown_option_is_not_taken_for_the_script(capsys: pytest.CaptureFix
     assert "unrecognized arguments: --bogus" in capsys.readouterr().err
 
 
-def test_a_missing_module(tmp_path: Path) -> None:
-    done = profile("-m", "no_such_module", cwd=tmp_path)
+def test_a_missing_module(profile: Profile) -> None:
+    done = profile("-m", "no_such_module")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "aten_ext profile: there is no module 'no_such_module'"
     assert "Traceback" not in done.stderr
