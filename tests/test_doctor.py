@@ -18,6 +18,7 @@ import torch
 import aten_ext
 from aten_ext import _load
 from aten_ext.__main__ import main
+from aten_ext._registry import Override
 from aten_ext.doctor import command, debugger, hardware, installation
 from aten_ext.doctor.finding import LEVELS, Finding
 
@@ -172,6 +173,16 @@ def test_an_override_that_is_off_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("ATEN_EXT_DISABLE")
     monkeypatch.setenv("ATEN_EXT_ONLY", "_fused_adamw_")
     assert "not in ATEN_EXT_ONLY" in text()
+
+
+def test_an_override_that_waits_for_its_measurement_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At one key of two: the other one is on."""
+    waiting = Override("cat", ("CPU", "CUDA"), ("CPU",), ("CUDA",), "joins")
+    monkeypatch.setattr("aten_ext._registry.overrides", lambda: [waiting])
+    monkeypatch.setattr(installation, "_is_ours", lambda name, key: True)
+    first, *_ = installation.overrides()
+    assert first.level == "note"
+    assert first.text == "on at CPU; off at CUDA: not measured yet; ATEN_EXT_ENABLE=cat turns it on"
 
 
 def test_nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch._C._autograd import DeviceType
 
 import aten_ext
-from aten_ext.__main__ import main
+from aten_ext.__main__ import build_parser, main
 from aten_ext.profile import _worker, command, report, summary
 from aten_ext.profile.window import Window
 
@@ -274,15 +274,24 @@ def test_both_sides_traces_and_routes(profile: Profile, tmp_path: Path) -> None:
     assert document["on"]["counts"] == {"_fused_adamw_": {"ran": 4, "disabled": 0, "declined": {}}}
 
 
-def test_a_module_and_a_table(profile: Profile, tmp_path: Path) -> None:
-    package = tmp_path / "package"
+def test_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "a_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "train.py").write_text(TRAIN)
-    done = profile("--skip", "1", "--output", "out", "-m", "package.train", "3")
-    assert done.returncode == 0, done.stderr
-    assert "aten::_fused_adamw_ *" in done.stdout and "_fused_adamw_: 2 ran fused" in done.stdout
-    assert "overrides off: recorded" in done.stdout and "2 of 3 optimizer steps" in done.stdout
+    (package / "program.py").write_text("import sys; print(__name__, sys.argv[1:])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    request = {"script": None, "module": "a_package.program", "arguments": ["--epochs", "1"]}
+    assert _worker._exists("a_package.program") and not _worker._exists("a_package.other.program")
+    assert _worker._run(request) == 0
+    assert capsys.readouterr().out == "__main__ ['--epochs', '1']\n"
+    arguments = build_parser().parse_args(
+        ["profile", "--steps", "3", "-m", "a_package.program", "--epochs", "1"]
+    )
+    program = command._program(arguments)
+    assert {key: program[key] for key in request} == request and arguments.steps == 3
 
 
 def test_a_program_without_steps_runs_once_more(profile: Profile, tmp_path: Path) -> None:
@@ -335,13 +344,31 @@ def test_what_a_program_ends_with(
     assert sys.argv == [str(script), "a", "-b"]
 
 
-def test_a_program_that_fails_with_the_overrides_on_only(profile: Profile, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(
-        "import os, sys; sys.exit(0 if os.environ.get('ATEN_EXT') == '0' else 3)\n"
-    )
+def test_a_program_that_fails_with_the_overrides_on_only(
+    profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.py").write_text("")
+    monkeypatch.setattr(command, "_run_side", lambda side, *_: (0, {}) if side == "off" else (139, None))
     done = profile("bad.py")
-    assert done.returncode == 3
-    assert done.stderr.splitlines()[-1] == "aten_ext profile: the program ended with 3, overrides on"
+    assert (done.returncode, done.stdout) == (139, "")
+    assert done.stderr.splitlines()[-1] == "aten_ext profile: the program ended with 139, overrides on"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([(0, None)], "the program ended without leaving a record, overrides off (os._exit?)"),
+        ([(0, {}), (0, {"too_few_steps": 1})], "the program made 1 optimizer steps with the overrides on"),
+    ],
+)
+def test_a_program_without_a_record(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch, found: list[Any], message: str
+) -> None:
+    answers = iter(found)
+    monkeypatch.setattr(command, "_run_side", lambda *_: next(answers))
+    done = profile(__file__)
+    assert done.returncode == 2 and done.stderr.startswith(f"aten_ext profile: {message}")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,18 @@ import os
 import re
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aten_ext import _load
 from aten_ext.doctor.finding import Finding, note, ok, problem, warning
 
+if TYPE_CHECKING:
+    from aten_ext._registry import Override
+
 VARIABLES = {
     "ATEN_EXT": "0: nothing is registered",
     "ATEN_EXT_DISABLE": "these overrides start off",
+    "ATEN_EXT_ENABLE": "these overrides start on, also where they are not measured yet",
     "ATEN_EXT_ONLY": "only these overrides start on",
     "ATEN_EXT_AUTOLOAD": "1: import torch imports aten_ext",
     "ATEN_EXT_TRACE": "a summary of calls at exit",
@@ -88,22 +92,22 @@ def overrides() -> Iterator[Finding]:
         yield warning("overrides", "none is registered: ATEN_EXT=0", "unset ATEN_EXT to turn them on")
         return
     missing: dict[str, list[str]] = {}
-    for name, key, _, built, _ in _C.rows():
+    for name, key, _, built, *_ in _C.rows():
         if not built:
             missing.setdefault(name, []).append(key)
     for override in listed():
         name = override.name
         absent = f"; not in this build: {' '.join(missing[name])}" if name in missing else ""
-        where = " ".join(override.keys)
+        off = [key for key in override.keys if key not in override.enabled_keys]
+        states = [f"on at {' '.join(override.enabled_keys)}"] if override.enabled_keys else []
+        states += [f"off at {key}: {_why_off(override, key)}" for key in off]
         if foreign := [key for key in override.keys if not _is_ours(name, key)]:
             text = f"another library has replaced the kernel at {' '.join(foreign)}"
             yield problem(name, text, "import aten_ext after it, or leave one of the two out")
         elif not override.keys:
             yield note(name, f"nothing to override{absent}")
-        elif override.enabled:
-            yield ok(name, f"on at {where}{absent}")
         else:
-            yield note(name, f"off at {where}: {_why_off(name)}{absent}")
+            yield (note if off else ok)(name, f"{'; '.join(states)}{absent}")
     yield from _instruction_set()
 
 
@@ -138,12 +142,16 @@ def _is_ours(name: str, key: str) -> bool:
     return "entries.cpp" in line
 
 
-def _why_off(name: str) -> str:
-    """The variable that has turned an override off."""
+def _why_off(override: Override, key: str) -> str:
+    """What has turned an override off at a dispatch key."""
+    name = override.name
     if _matches(name, os.environ.get("ATEN_EXT_DISABLE", "")):
         return "ATEN_EXT_DISABLE"
     only = os.environ.get("ATEN_EXT_ONLY", "")
-    return "not in ATEN_EXT_ONLY" if only and not _matches(name, only) else "turned off by the program"
+    if only and not _matches(name, only):
+        return "not in ATEN_EXT_ONLY"
+    waits = f"not measured yet; ATEN_EXT_ENABLE={name} turns it on"
+    return waits if key in override.unmeasured else "turned off by the program"
 
 
 def _matches(name: str, patterns: str) -> bool:

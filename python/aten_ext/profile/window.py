@@ -5,9 +5,9 @@ steps has stepped (a hook of torch's own, for all optimizers). The first steps a
 allocate, choose algorithms and load kernels; then some are recorded, and the rest of the program runs without
 a profiler. A program without such steps is recorded from its start, for a limited time.
 
-There is one record in a process, never a second: the hook runs inside a range (``Optimizer.step#…``), and a
-profiler that begins while a range of an earlier profiler is open makes torch (2.13) crash now and then: it
-writes to memory of the earlier one when that range ends.
+There is one record while the program runs, never a second: the hook runs inside a range
+(``Optimizer.step#…``), and a profiler that begins while a range of an earlier profiler is open makes torch
+(2.13) crash now and then: it writes to memory of the earlier one when that range ends.
 """
 
 from __future__ import annotations
@@ -52,8 +52,13 @@ class Window:
 
     def start(self) -> None:
         """Wait for steps, or begin with the record."""
+        import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        # CUDA graphs that are captured before a process first uses the profiler may break under it later
+        # (https://github.com/pytorch/pytorch/pull/100441); and the first use takes longest.
+        with torch.profiler.profile():
+            pass
         register_optimizer_step_post_hook(self._stepped)
         if self.from_start:
             # Only the thread that has started a record can end it, and this one is busy with the program.
