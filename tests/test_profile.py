@@ -287,9 +287,8 @@ def test_a_module(
     assert _worker._exists("a_package.program") and not _worker._exists("a_package.other.program")
     assert _worker._run(request) == 0
     assert capsys.readouterr().out == "__main__ ['--epochs', '1']\n"
-    arguments = build_parser().parse_args(
-        ["profile", "--steps", "3", "-m", "a_package.program", "--epochs", "1"]
-    )
+    words = ["profile", "--steps", "3", "-m", "a_package.program", "--epochs", "1"]
+    arguments = build_parser().parse_args(words)
     program = command._program(arguments)
     assert {key: program[key] for key in request} == request and arguments.steps == 3
 

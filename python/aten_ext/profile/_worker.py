@@ -25,7 +25,8 @@ def main() -> None:
     request: dict[str, Any] = json.loads(sys.argv[1])
     module = request["module"]
     # As the interpreter does it: the script's folder, or the current one for a module, comes first.
-    sys.path[0] = os.getcwd() if module else str(Path(request["script"]).resolve().parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd() if module else str(Path(request["script"]).resolve().parent)
     if module and not _exists(module):
         Path(request["result"]).write_text(json.dumps({"error": f"there is no module {module!r}"}))
         return

@@ -180,7 +180,8 @@ def _run_side(
 
 
 def _absolute(paths: Sequence[str]) -> list[str]:
-    return [os.path.abspath(path) for path in paths if path]
+    """Without the current folder, which is there because this command was started with ``-m``."""
+    return [path for path in map(os.path.abspath, paths) if path != os.getcwd()]
 
 
 def _require_rich() -> None:
