@@ -71,6 +71,9 @@ def render(folder: Path) -> str:
         "<!-- Made by: python -m aten_ext bench --index docs/benchmarks. Do not edit: edit notes.md. -->",
         "# Benchmarks",
         general,
+        f"Numbers and plots are made from the documents, the words between them from [{NOTES}]({NOTES})."
+        if general or notes
+        else "",
         _overview(benches, demos),
     ]
     for path, of in benches:

@@ -57,7 +57,7 @@ class Window:
 
         # CUDA graphs that are captured before a process first uses the profiler may break under it later
         # (https://github.com/pytorch/pytorch/pull/100441); and the first use takes longest.
-        with torch.profiler.profile():
+        with torch.profiler.profile(acc_events=True):
             pass
         register_optimizer_step_post_hook(self._stepped)
         if self.from_start:
@@ -92,7 +92,8 @@ class Window:
 
         import aten_ext
 
-        self.profile = torch.profiler.profile()
+        # There is one cycle; without this torch 2.11 warns that events of earlier ones are lost.
+        self.profile = torch.profiler.profile(acc_events=True)
         _synchronize()
         aten_ext.reset_counts()
         self.profile.start()
