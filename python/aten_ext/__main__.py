@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every subcommand; each sets ``run``: parsed arguments -> exit code."""
-    from aten_ext import _status_command
+    from aten_ext import _explain_command, _status_command
     from aten_ext.bench import command as bench_command
     from aten_ext.demo import command as demo_command
     from aten_ext.doctor import command as doctor_command
@@ -28,7 +28,14 @@ def build_parser() -> argparse.ArgumentParser:
 
     parser = Parser(prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands = (_status_command, demo_command, bench_command, profile_command, doctor_command)
+    commands = (
+        _status_command,
+        _explain_command,
+        demo_command,
+        bench_command,
+        profile_command,
+        doctor_command,
+    )
     for command in commands:
         command.add_parser(subparsers)
     return parser

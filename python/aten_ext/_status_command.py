@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -12,13 +14,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="list the overrides, whether they are on, and what they were built for",
         epilog="example: ATEN_EXT_DISABLE='_fused_adam_*' python -m aten_ext status",
     )
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
-    del arguments
     import aten_ext
 
-    print(aten_ext.status())
+    if arguments.json:
+        rows = [
+            {**dataclasses.asdict(override), "enabled": override.enabled} for override in aten_ext.overrides()
+        ]
+        print(json.dumps(rows, indent=1))
+    else:
+        print(aten_ext.status())
     return 0

@@ -6,8 +6,8 @@ allocate, choose algorithms and load kernels; then some are recorded, and the re
 a profiler. A program without such steps is recorded from its start, for a limited time.
 
 There is one record while the program runs, never a second: the hook runs inside a range
-(``Optimizer.step#…``), and a profiler that begins while a range of an earlier profiler is open makes torch
-(2.13) crash now and then: it writes to memory of the earlier one when that range ends.
+(``Optimizer.step#…``), and a profiler that begins while a range of an earlier profiler is open made torch
+(2.13) crash, apparently when that range ends.
 """
 
 from __future__ import annotations
