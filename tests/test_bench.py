@@ -62,7 +62,8 @@ def test_cases_are_distinct_and_name_known_overrides(op: str, device: str) -> No
     for case in full:
         assert case.op == op
         assert case.override in known
-        assert 0 < case.footprint <= case.bytes
+        # What is not one call of one kernel counts no bytes.
+        assert 0 < case.footprint <= case.bytes or op == "models"
 
 
 @pytest.mark.parametrize(

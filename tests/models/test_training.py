@@ -52,7 +52,7 @@ def assert_only_kernels_differ(name: str, ours: Run, theirs: Run, device: str, *
     training.assert_within(ours, theirs, allowed)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Operators this small gain nothing from a second thread, and wait for it long on a machine that is busy."""
     threads = torch.get_num_threads()
@@ -62,7 +62,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", zoo.WORKLOADS)
-def test_training_and_inference(name: str, device: str, one_thread: None) -> None:
+def test_training_and_inference(name: str, device: str) -> None:
     model = workload(name)
     theirs = training.train(model, device, enabled=False)
     ours = training.train(model, device, enabled=True)
