@@ -18,8 +18,8 @@ from aten_ext.bench import zoo
 
 STEPS = 50
 
-# Overrides whose results are upstream's to the last bit, as docs/overrides.md says of them, by dispatch key. What
-# is not named here is compared within the drift of upstream itself.
+# Overrides whose results are upstream's to the last bit, as docs/overrides.md says of them, by dispatch key.
+# What is not named here is compared within the drift of upstream itself.
 EXACT: dict[str, set[str]] = {
     "CPU": {
         "_fused_adamw_",

@@ -54,7 +54,7 @@ def assert_only_kernels_differ(name: str, ours: Run, theirs: Run, device: str, *
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Operators this small gain nothing from a second thread, and wait for it long on a machine that is busy."""
+    """Operators this small gain nothing from a second thread, and wait for it long on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -105,7 +105,7 @@ def test_status_says_what_ran() -> None:
 
 
 def test_drift_is_small_and_noticed() -> None:
-    """The ruler itself: weights moved by a last bit change the losses, and a wrong learning rate is too far."""
+    """The ruler itself: weights moved by a last bit change the losses; a wrong learning rate is too far."""
     model = zoo.get("transformer_encoder")
     base, nudged, wrong = (
         training.train(model, "cpu", enabled=False, steps=20, **changes)  # type: ignore[arg-type]

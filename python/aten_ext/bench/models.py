@@ -1,9 +1,9 @@
 """Cases of whole models: one training step, or one inference, from end to end.
 
-The models are those of ``zoo``; a training step is forward, backward, clipping and ``AdamW(fused=True)``. The
-override named is the optimizer's, which every step reaches; what else of the model reaches an override is
-switched with it, so the ratio is that of the whole plugin. Bytes are not counted: what a step moves is upstream's
-business for the most part.
+The models are those of ``zoo``; a training step is forward, backward, clipping and ``AdamW(fused=True)``.
+The override named is the optimizer's, which every step reaches; what else of the model reaches an override is
+switched with it, so the ratio is that of the whole plugin. Bytes are not counted: what a step moves is
+upstream's business for the most part.
 """
 
 from __future__ import annotations

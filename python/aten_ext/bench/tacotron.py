@@ -1,7 +1,7 @@
-"""A text-to-speech model in the manner of Tacotron (Wang et al. 2017, arXiv:1703.10135), in plain ``torch.nn``.
+"""A text-to-speech model in the manner of Tacotron (Wang et al. 2017, arXiv:1703.10135), in ``torch.nn``.
 
-It has that model's kinds of layers, not its sizes: a pre-net, a convolution bank whose outputs are concatenated,
-a bidirectional GRU as encoder, an attention GRU cell, a stack of residual LSTM cells as decoder.
+It has that model's kinds of layers, not its sizes: a pre-net, a convolution bank whose outputs are
+concatenated, a bidirectional GRU as encoder, an attention GRU cell, residual LSTM cells as decoder.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Tacotron(nn.Module):
     """
 
     def __init__(self, letters: int, hidden: int, mels: int, widths: tuple[int, ...] = (1, 3, 5)) -> None:
-        """Build the model for so many letter ids, with H = ``hidden`` (even) and M = ``mels``, one convolution of each of ``widths``."""
+        """Build it for so many letter ids; H = ``hidden`` (even), M = ``mels``, a convolution a width."""
         super().__init__()
         half = hidden // 2
         self.embedding = nn.Embedding(letters, hidden)
-        self.pre_net = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, half))
-        self.bank = nn.ModuleList(
-            nn.Conv1d(half, half, width, padding="same") for width in widths
+        self.pre_net = nn.Sequential(
+            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, half)
         )
+        self.bank = nn.ModuleList(nn.Conv1d(half, half, width, padding="same") for width in widths)
         self.projection = nn.Conv1d(len(widths) * half, half, 3, padding=1)
         self.encoder = nn.GRU(half, half, batch_first=True, bidirectional=True)
         self.frame_net = nn.Sequential(nn.Linear(mels, half), nn.ReLU(), nn.Dropout(0.5))

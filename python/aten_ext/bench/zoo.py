@@ -1,7 +1,6 @@
-"""Whole models with random weights, as their own libraries define them: what ``bench models`` and its tests train.
+"""Whole models with random weights, as their own libraries define them, for ``bench models`` and for tests.
 
-Nothing is downloaded: every model is made from a configuration, and batches are random numbers. Each model has
-two sizes, one for tests and one for measurements.
+Nothing is downloaded: every model is made from a configuration, and batches are random numbers.
 """
 
 from __future__ import annotations
