@@ -12,7 +12,13 @@ def activate() -> None:
     import os
     import sys
 
-    if os.environ.get("ATEN_EXT_AUTOLOAD") != "1":
+    value = os.environ.get("ATEN_EXT_AUTOLOAD", "")
+    if value not in ("", "0", "1"):
+        import warnings
+
+        message = f"ATEN_EXT_AUTOLOAD: expected 0 or 1, got {value!r}; aten_ext was not loaded"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    if value != "1":
         return
     if "aten_ext" in sys.modules:
         return  # aten_ext came first and is importing torch right now; it goes on when torch is there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import struct
 import sys
 from pathlib import Path
 
@@ -39,6 +40,32 @@ def check_versions(built_for: str, running: str) -> None:
         )
 
 
+def check_complete(path: Path) -> None:
+    """Raise unless the file is as long as its own program headers say.
+
+    The dynamic loader maps a file whose end is missing (a full disk, an interrupted copy) without complaint,
+    and the process dies with SIGBUS when it touches what is not there. (Layout: the System V ABI's ELF-64,
+    elf(5).)
+
+    Raises:
+        OSError: the file cannot be read, is no 64-bit ELF file or ends before its last segment.
+    """
+    with path.open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+            raise OSError("it is not a 64-bit ELF file")
+        (table,) = struct.unpack_from("<Q", header, 32)  # e_phoff
+        size, count = struct.unpack_from("<HH", header, 54)  # e_phentsize, e_phnum
+        file.seek(table)
+        segments = file.read(size * count)
+        if len(segments) < size * count:
+            raise OSError("it is truncated")
+        # p_offset + p_filesz of each
+        ends = [sum(struct.unpack_from("<Q16xQ", segments, at + 8)) for at in range(0, size * count, size)]
+    if path.stat().st_size < max(ends, default=0):
+        raise OSError("it is truncated")
+
+
 def load() -> None:
     """Open ``_kernels`` (which registers the overrides) and give ``_C`` the address of its registry.
 
@@ -62,6 +89,7 @@ def load() -> None:
     check_versions(_C.built_for_torch, torch.__version__)
     path = kernels_path()
     try:
+        check_complete(path)
         torch.ops.load_library(path)  # type: ignore[no-untyped-call, unused-ignore]
         library = ctypes.CDLL(str(path))
         library.aten_ext_registry.restype = ctypes.c_void_p
@@ -71,9 +99,10 @@ def load() -> None:
             f"[aten_ext] cannot load {path.name}: {error}; "
             f"build it, in a checkout of aten_ext, with: {REBUILD}"
         ) from error
-    problem = library.aten_ext_load_error().decode()
+    # It quotes the environment, which may hold any bytes: not UTF-8, or several lines.
+    problem = library.aten_ext_load_error().decode(errors="backslashreplace")
     if problem:
-        raise ImportError(problem)
+        raise ImportError("\\n".join(problem.splitlines()))
     _C.attach(library.aten_ext_registry())
 
 
