@@ -19,6 +19,8 @@ import aten_ext
 from aten_ext import _C, _load
 from fused_adam_reference import State, call, make_state
 
+ROOT = Path(__file__).parent.parent
+
 STEP = """
 one = lambda: [torch.ones(3)]
 def step():
@@ -113,6 +115,19 @@ def test_toggled_a_hundred_thousand_times() -> None:
                 call(name, starts[index], **options[index])
     for ours, theirs in zip(states, starts, strict=True):
         assert_same(ours, theirs)
+
+
+def test_counting_loses_nothing(tmp_path: Path) -> None:
+    """The registry alone, in C++, where threads meet far more often than from Python."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    sources = [ROOT / "scripts/sanitizers/registry_threads.cpp", ROOT / "aten_ext/registry.cpp"]
+    program = tmp_path / "registry_threads"
+    command = [compiler, "-std=c++20", "-O2", "-pthread", "-I", ROOT / "aten_ext", *sources, "-o", program]
+    subprocess.run(command, check=True, timeout=120)
+    run = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, "registry: every call counted once\n")
 
 
 def assert_same(ours: State, theirs: State) -> None:

@@ -1,0 +1,48 @@
+"""The table of mutants keeps up with the sources: each still has its place, and its tests exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def load_table() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutant_table", ROOT / "scripts/lib/mutant_table.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+MUTANTS = load_table().MUTANTS
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_fits_the_sources(mutant: object) -> None:
+    file, old, new, tests = (getattr(mutant, name) for name in ("file", "old", "new", "tests"))
+    assert (ROOT / file).read_text().count(old) == 1
+    assert old != new and tests
+    for test in tests:
+        path, _, function = test.partition("::")
+        text = (ROOT / path).read_text()
+        assert not function or re.search(rf"^def {function}\(", text, re.MULTILINE), test
+
+
+def test_there_are_enough() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(names) >= 20 and len(set(names)) == len(names)
+
+
+def test_every_mutant_is_documented() -> None:
+    """docs/sanitizers.md lists them."""
+    text = (ROOT / "docs" / "sanitizers.md").read_text()
+    for mutant in MUTANTS:
+        assert f"| {mutant.name} |" in text, mutant.name
