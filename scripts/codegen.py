@@ -58,11 +58,19 @@ class Override:
     upstream: str  # "at::cuda::cat_outf(tensors, dim, out)": PyTorch's own kernel, called directly
     header: str  # the header that declares it
     schema_arguments: str  # "Tensor[] tensors, int dim=0, *, Tensor out"
+    first_tensors: str  # "tensors": the argument whose device the call is on
 
     @property
     def symbol(self) -> str:
         """C++ name of its entry, decline and run: ``cat_out_cuda``."""
         return f"{self.name.replace('.', '_')}_{self.key.lower()}"
+
+    def rule(self, with_cuda: bool) -> str:
+        """C++ that gives the reason to go upstream: the rule's, or that the GPU lacks code of this build."""
+        asked = f"decline::{self.symbol}({self.argument_names})"
+        if self.key != "CUDA" or not with_cuda:
+            return asked
+        return f"decline_gpu({asked}, at::device_of({self.first_tensors}))"
 
     @classmethod
     def make(cls, function: NativeFunction, key: str, summary: str, *, measured: bool = True) -> Override:
@@ -86,6 +94,9 @@ class Override:
                 upstream=f"at::{key.lower()}::{target_name}({', '.join(a.expr for a in forwarded)})",
                 header=f"ATen/ops/{function.root_name}_{key.lower()}_dispatch.h",
                 schema_arguments=re.sub(r"Tensor\([^)]*\)", "Tensor", str(function.func.arguments)),
+                first_tensors=next(
+                    a.name for a in function.func.arguments.flat_all if a.type.is_tensor_like()
+                ),
             )
 
 
@@ -238,7 +249,7 @@ def _declarations(overrides: list[Override], with_cuda: bool) -> str:
     return "".join(lines)
 
 
-def _entry(index: int, override: Override) -> str:
+def _entry(index: int, override: Override, with_cuda: bool) -> str:
     names = override.argument_names
     return f"""
 {override.returns} {override.symbol}({override.arguments}) {{
@@ -247,7 +258,7 @@ def _entry(index: int, override: Override) -> str:
     self_.counts.add_disabled();
     return {override.upstream};
   }}
-  if (const char* reason_ = decline::{override.symbol}({names})) {{
+  if (const char* reason_ = {override.rule(with_cuda)}) {{
     self_.counts.add_declined(reason_);
     return {override.upstream};
   }}
@@ -264,10 +275,10 @@ def _explain_schema(override: Override) -> str:
     return f"explain_{override.key}_{base}{dotted}({override.schema_arguments}) -> (str, str)"
 
 
-def _explain(override: Override) -> str:
+def _explain(override: Override, with_cuda: bool) -> str:
     return f"""
 std::tuple<std::string, std::string> {override.symbol}({override.arguments}) {{
-  const char* reason_ = decline::{override.symbol}({override.argument_names});
+  const char* reason_ = {override.rule(with_cuda)};
   return {{"{override.name}", reason_ == nullptr ? "" : reason_}};
 }}
 """
@@ -281,13 +292,13 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
 
     built = [o for o in overrides if is_built(o)]
     # Tensor.h before the operators' headers, which only declare the classes that they name.
-    out = [HEADER, "#include <ATen/core/Tensor.h>\n"]
+    out = [HEADER, "#include <ATen/core/Tensor.h>\n#include <ATen/DeviceGuard.h>\n"]
     for header in sorted({o.header for o in built}):
         out.append(f"#include <{header}>\n")
     out.append(
         "#include <torch/library.h>\n"
         "#include <string>\n#include <tuple>\n\n"
-        '#include "load_guard.h"\n#include "overrides.h"\n#include "registry.h"\n\n'
+        '#include "gpu_support.h"\n#include "load_guard.h"\n#include "overrides.h"\n#include "registry.h"\n\n'
     )
     out.append("namespace aten_ext {\n\n")
     out.append("// Constant-initialised: usable before any dynamic initialiser has run.\n")
@@ -304,9 +315,9 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
     out.append("static Registry the_registry{overrides, std::size(overrides)};\n\n")
     out.append("Registry& registry() { return the_registry; }\n\n")
     out.append("namespace entry {\n")
-    out.extend(_entry(index, override) for index, override in enumerate(overrides) if is_built(override))
+    out.extend(_entry(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
     out.append("\n}  // namespace entry\n\nnamespace explain {\n")
-    out.extend(_explain(override) for override in overrides)
+    out.extend(_explain(override, with_cuda) for override in overrides)
     out.append("\n}  // namespace explain\n}  // namespace aten_ext\n\n")
 
     out.append(

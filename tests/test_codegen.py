@@ -120,3 +120,14 @@ def test_cpu_build_leaves_cuda_entries_out(codegen: ModuleType, tmp_path: Path) 
         "known by name, so that the toggles accept it"
     )
     assert 'm.def("explain_CUDA_cat(Tensor[] tensors, int dim=0) -> (str, str)"' in text
+
+
+def test_entries_at_cuda_ask_for_code_for_the_gpu(codegen: ModuleType, tmp_path: Path) -> None:
+    """After the rule, which alone knows whether there is a tensor; explain asks the same."""
+    text = entry("cat", "dispatch: CPU, CUDA")
+    (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=True)
+    asked = "decline_gpu(decline::cat_cuda(tensors, dim), at::device_of(tensors))"
+    assert path.read_text().count(asked) == 2
+    assert "decline_gpu(decline::cat_cpu" not in path.read_text()
+    (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=False)
+    assert "decline_gpu(" not in path.read_text()

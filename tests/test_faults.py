@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils import cpp_extension
 
 import aten_ext
 from aten_ext import _C, _load
@@ -128,6 +129,21 @@ def test_counting_loses_nothing(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=120)
     run = subprocess.run([program], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout) == (0, "registry: every call counted once\n")
+
+
+def test_sharing_out_a_list(tmp_path: Path) -> None:
+    """The fused Adam kernel alone, on threads that start and end within a tensor, at each place there is."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("needs a C++ compiler and AVX2")
+    sources = [ROOT / "scripts/sanitizers/kernel_threads.cpp", ROOT / "aten_ext/cpu/fused_adam_kernel.cpp"]
+    flags = ["-std=c++20", "-O1", "-pthread", "-mavx2", "-mfma", "-mf16c", "-ffp-contract=off"]
+    flags += ["-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"]
+    includes = ["-I", ROOT / "aten_ext", "-isystem", cpp_extension.include_paths()[0]]
+    program = tmp_path / "kernel_threads"
+    subprocess.run([compiler, *flags, *includes, *sources, "-o", program], check=True, timeout=300)
+    run = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout.count("\n")) == (0, 1), run.stdout
 
 
 def assert_same(ours: State, theirs: State) -> None:
@@ -328,6 +344,34 @@ def test_importing_leaves_the_gpu_alone() -> None:
     """No CUDA context before the program makes one: a process that forks later still can."""
     run = python("import torch, aten_ext; aten_ext.status(); print(torch.cuda.is_initialized())")
     assert (run.returncode, run.stdout, run.stderr) == (0, "False\n", "")
+
+
+@pytest.mark.gpu
+def test_gpu_that_the_kernels_were_not_built_for(tmp_path: Path) -> None:
+    """Upstream runs, with a reason, instead of "no kernel image" at the first launch.
+
+    The CUDA runtime's answer about the kernels is given for it by a library loaded before.
+    """
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source, library = tmp_path / "old_gpu.cpp", tmp_path / "old_gpu.so"
+    # cudaErrorNoKernelImageForDevice
+    source.write_text('extern "C" int cudaFuncGetAttributes(void*, const void*) { return 209; }')
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    code = """
+import torch, aten_ext
+from fused_adam_reference import call, make_state, upstream
+state = make_state([(1003,), (5,)], device="cuda")
+theirs = upstream("_fused_adamw_", state)
+aten_ext.reset_counts()
+call("_fused_adamw_", state)
+counts = aten_ext.counts("CUDA")["_fused_adamw_"]
+print(counts.ran, dict(counts.declined), torch.equal(state.params[0], theirs.params[0]))
+"""
+    run = python(f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\n{code}", LD_PRELOAD=str(library))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == "0 {'GPU that the kernels were not built for': 1} True\n"
 
 
 @pytest.mark.parametrize("home", ["/proc", "/nonexistent/home"])

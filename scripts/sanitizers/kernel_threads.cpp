@@ -1,8 +1,9 @@
-// The fused Adam kernel for CPUs, its list shared out among std::threads at every possible place, without torch.
+// The fused Adam kernel for CPUs, its list shared out among std::threads at every possible place, without
+// torch.
 //
-// at::parallel_for runs on libgomp, which is not instrumented: ThreadSanitizer cannot see its barriers and would
-// report races that are none. Here the same kernel runs on threads that it can see, so a report means that two
-// parts of a list touch the same memory. The results are held to those of one thread, bit by bit.
+// at::parallel_for runs on libgomp, which is not instrumented: ThreadSanitizer cannot see its barriers and
+// would report races that are none. Here the same kernel runs on threads that it can see, so a report means
+// that two parts of a list touch the same memory. The results are held to those of one thread, bit by bit.
 //
 //   c++ -std=c++20 -O1 -g -fsanitize=thread -pthread -mavx2 -mfma -mf16c -ffp-contract=off
 //       -DCPU_CAPABILITY=AVX2 -DCPU_CAPABILITY_AVX2 -I aten_ext -isystem <torch>/include

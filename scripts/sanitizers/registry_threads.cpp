@@ -20,7 +20,8 @@ constexpr uint64_t kCalls = 200'000;  // of each caller
 constexpr int kToggles = 100'000;
 constexpr int kReasons = 60;  // more than Counts has rows for
 
-Override overrides[] = {{"first", "CPU", "", true}, {"second", "CPU", "", true}, {"second", "CUDA", "", true}};
+Override overrides[] = {
+    {"first", "CPU", "", true}, {"second", "CPU", "", true}, {"second", "CUDA", "", true}};
 
 // As string literals are: one address each, for ever.
 std::vector<std::string> make_reasons() {
