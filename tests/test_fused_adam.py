@@ -190,6 +190,26 @@ def test_only_empty_tensors(device: str, count: int) -> None:
     assert all(t.numel() == 0 for t in state.params)
 
 
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("margin", [16, 17])
+def test_nothing_beside_a_tensor_is_written(device: str, dtype: torch.dtype, margin: int) -> None:
+    """Each tensor lies in the middle of a larger one, aligned or not, whose margins stay as they are."""
+    sizes = [1, 7, 0, 15, 64, 1003, 1025, 5000]
+    state = make_state([(size,) for size in sizes], dtype=dtype, device=device, amsgrad=True)
+    theirs = upstream("_fused_adamw_", state, amsgrad=True)
+    margins = []
+    for tensors in state.lists().values():
+        for i, tensor in enumerate(tensors):
+            whole = torch.full((len(tensor) + 2 * margin,), 7.0, dtype=dtype, device=device)
+            tensors[i] = whole[margin : margin + len(tensor)].copy_(tensor)
+            margins += [whole[:margin], whole[margin + len(tensor) :]]
+    aten_ext.reset_counts()
+    call("_fused_adamw_", state, amsgrad=True)
+    assert_ran("_fused_adamw_", device)
+    assert_same_bits(state, theirs)
+    assert all((m == 7.0).all() for m in margins)
+
+
 def test_non_finite_gradients(device: str) -> None:
     state = make_state([(40,)], device=device)
     state.grads[0][:6] = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e20, -1e30, 1e-40])

@@ -74,3 +74,23 @@ def test_found_inf_changes_nothing() -> None:
     for one, old in zip(lists, before, strict=True):
         for t, o in zip(one, old, strict=True):
             assert torch.equal(t, o)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("margin", [16, 17])
+def test_nothing_beside_a_tensor_is_written(dtype: torch.dtype, margin: int) -> None:
+    """Each tensor lies in the middle of a larger one, aligned or not, whose margins stay."""
+    library.load("fused_adam")
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": True, "maximize": False}
+    ours, theirs = (make_lists([1, 7, 0, 15, 1023, 1025, 3001, 0], dtype, 0, True) for _ in range(2))
+    margins = []
+    for tensors in ours[:-1]:
+        for i, tensor in enumerate(tensors):
+            whole = torch.full((len(tensor) + 2 * margin,), 7.0, dtype=dtype)
+            tensors[i] = whole[margin : margin + len(tensor)].copy_(tensor)
+            margins += [whole[:margin], whole[margin + len(tensor) :]]
+    torch.ops.aten_ext_on_host._fused_adamw_(*ours, **options)
+    torch._fused_adamw_(*theirs, **options)
+    for mine, upstream in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(mine, upstream)
+    assert all((m == 7.0).all() for m in margins)

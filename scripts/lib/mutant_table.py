@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 RULES = "tests/test_fused_adam_rules.py"
 ADAM = "tests/test_fused_adam.py"
+ON_HOST = "tests/test_fused_adam_on_host.py"
 REGISTRY = "tests/test_registry.py"
 LOAD = "tests/test_load.py"
 FAULTS = "tests/test_faults.py"
@@ -291,6 +292,72 @@ _KERNEL = _family(
     ),
 )
 
+# CUDA kernels run on the CPU, thread by thread, in these tests (tests/device_on_host).
+_CUDA_KERNEL = [
+    *_family(
+        "aten_ext/cuda/fused_adam.cu",
+        (
+            "a block goes past its tensor's end",
+            "const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;",
+            "const uint32_t count = left < 0 ? 0 : chunk;",
+            (f"{ON_HOST}::test_nothing_beside_a_tensor_is_written",),
+        ),
+        (
+            "a ragged end is whole vectors",
+            "bool vectors = count % kVector == 0;",
+            "bool vectors = true;",
+            (f"{ON_HOST}::test_nothing_beside_a_tensor_is_written",),
+        ),
+        (
+            "a thread stores past the end",
+            "if (is_written(list) && at < count) {",
+            "if (is_written(list)) {",
+            (f"{ON_HOST}::test_nothing_beside_a_tensor_is_written",),
+        ),
+        (
+            "a tensor's first block is the one before's",
+            "if (args.first_block[middle] <= block) {",
+            "if (args.first_block[middle] < block) {",
+            (f"{ON_HOST}::test_parity",),
+        ),
+        (
+            "a last partial chunk has no block",
+            "blocks += (tensors[i].numel + chunk - 1) / chunk;",
+            "blocks += tensors[i].numel / chunk;",
+            (f"{ON_HOST}::test_parity",),
+        ),
+        (
+            "every launch takes the first tensors",
+            "args, p.tensors + from, count,",
+            "args, p.tensors, count,",
+            (f"{ON_HOST}::test_lists_of_any_length",),
+        ),
+        (
+            "found_inf is ignored by whole vectors",
+            """      }
+    }
+    if (s.found_inf != nullptr && *s.found_inf == 1.0f) {""",
+            """      }
+    }
+    if (s.found_inf != nullptr && *s.found_inf == 2.0f) {""",
+            (f"{ON_HOST}::test_found_inf_changes_nothing",),
+        ),
+        (
+            "the two bias corrections are swapped",
+            "pow(threadIdx.x % 2 == 0 ?",
+            "pow(threadIdx.x % 2 == 1 ?",
+            (f"{ON_HOST}::test_parity",),
+        ),
+    ),
+    Mutant(
+        "empty tensors are passed to the kernel",
+        "aten_ext/cuda/fused_adam.cpp",
+        "if (numel == 0) {",
+        "if (false) {",
+        (f"{ON_HOST}::test_nothing_beside_a_tensor_is_written",),
+    ),
+]
+
 # The rules of CUDA are compiled in a CPU build too.
 _CUDA = _family(
     "aten_ext/cuda/fused_adam.cpp",
@@ -395,9 +462,16 @@ _REGISTRY = [
     Mutant(
         "entries do not ask the rule",
         "scripts/codegen.py",
-        "if (const char* reason_ = decline::{override.symbol}({names})) {{",
+        "if (const char* reason_ = {override.rule(with_cuda)}) {{",
         "if (const char* reason_ = nullptr) {{",
         (f"{ADAM}::test_decline_is_upstream",),
+    ),
+    Mutant(
+        "entries at CUDA do not ask for code for the GPU",
+        "scripts/codegen.py",
+        """if self.key != "CUDA" or not with_cuda:""",
+        "if True:",
+        ("tests/test_codegen.py::test_entries_at_cuda_ask_for_code_for_the_gpu",),
     ),
     Mutant(
         "a truncated library is opened",
@@ -408,4 +482,4 @@ _REGISTRY = [
     ),
 ]
 
-MUTANTS: list[Mutant] = [*_ARGS, *_CHECKS, *_CPU, *_KERNEL, *_CUDA, *_REGISTRY]
+MUTANTS: list[Mutant] = [*_ARGS, *_CHECKS, *_CPU, *_KERNEL, *_CUDA, *_CUDA_KERNEL, *_REGISTRY]
