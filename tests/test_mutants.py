@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -46,3 +47,17 @@ def test_every_mutant_is_documented() -> None:
     text = (ROOT / "docs" / "sanitizers.md").read_text()
     for mutant in MUTANTS:
         assert f"| {mutant.name} |" in text, mutant.name
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"), [("mutants", ["--only", "no such mutant"]), ("sanitize", ["no_such_kind"])]
+)
+def test_mistakes_at_the_command_line_are_one_line(script: str, arguments: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith(f"{script}: ")
