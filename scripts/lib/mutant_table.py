@@ -15,6 +15,7 @@ ON_HOST = "tests/test_fused_adam_on_host.py"
 REGISTRY = "tests/test_registry.py"
 LOAD = "tests/test_load.py"
 FAULTS = "tests/test_faults.py"
+ENVIRONMENT = "tests/test_environment.py"
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,12 @@ _CPU = _family(
 _KERNEL = _family(
     "aten_ext/cpu/fused_adam_kernel.cpp",
     ("the tail is left out", "if (at < to) {", "if (false) {", (f"{ADAM}::test_every_dtype",)),
-    ("the tail rounds as the body", "Flags<decay, amsgrad, true>>", "Flags<decay, amsgrad, false>>", (ADAM,)),
+    (
+        "the tail rounds as the body",
+        "Flags<decay, amsgrad, true>>",
+        "Flags<decay, amsgrad, false>>",
+        (f"{ADAM}::test_every_dtype",),
+    ),
     (
         "the tail is a whole vector",
         "for (; at + Impl::kSize <= to; at += Impl::kSize) {",
@@ -387,14 +393,17 @@ _REGISTRY = [
         "aten_ext/registry.cpp",
         "if (count_matching(pattern) == 0) {",
         "if (false) {",
-        (f"{REGISTRY}::test_environment_that_makes_no_sense", f"{FAULTS}::test_rubbish_in_the_environment"),
+        (
+            f"{REGISTRY}::test_environment_that_makes_no_sense",
+            f"{ENVIRONMENT}::test_rubbish_in_the_environment",
+        ),
     ),
     Mutant(
         "rubbish in ATEN_EXT is 0",
         "aten_ext/registry.cpp",
         """if (value != "0") {""",
         "if (false) {",
-        (f"{FAULTS}::test_rubbish_in_the_environment",),
+        (f"{ENVIRONMENT}::test_rubbish_in_the_environment",),
     ),
     Mutant(
         "equal reasons are told apart",
@@ -478,7 +487,7 @@ _REGISTRY = [
         "python/aten_ext/_load.py",
         "if path.stat().st_size < max(ends, default=0):",
         "if False:",
-        (f"{FAULTS}::test_spoilt_kernels",),
+        (f"{ENVIRONMENT}::test_spoilt_kernels",),
     ),
 ]
 

@@ -1,0 +1,269 @@
+"""What ``scripts/sanitize`` runs: flags of each sanitizer, builds, tests, and where reports are kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scratch import ROOT, BuildError, Scratch
+
+HERE = ROOT / "scripts" / "sanitizers"
+COMPILER = os.environ.get("CXX", "g++")
+
+# Not those that compile, time or start processes by the dozen: they exercise no more of the kernels.
+LEFT_OUT = {
+    "test_bench.py",
+    "test_build.py",
+    "test_codegen.py",
+    "test_demo.py",
+    "test_mutants.py",
+    "test_trace_dispatch.py",
+}
+
+
+class Unavailable(Exception):
+    """This kind cannot run here; the text says why in one line."""
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """One build."""
+
+    flags: tuple[str, ...]
+    library: str
+    """What has to be loaded before Python, which is not instrumented itself."""
+    options: dict[str, str]
+    """Environment; ``{log}`` is where reports go."""
+    canaries: tuple[str, ...]
+    tests: tuple[str, ...]
+    """Arguments of pytest; none: every file but LEFT_OUT."""
+
+
+SANITIZERS = {
+    "address": Sanitizer(
+        flags=(
+            "-fsanitize=address,undefined",
+            # torch's classes have no type information that is the same in both libraries.
+            "-fno-sanitize=vptr",
+            "-fno-omit-frame-pointer",
+        ),
+        library="libasan.so",
+        options={
+            # Leaks: Python's own, at exit, by the thousand. Containers: torch's are not annotated, and a
+            # vector that crosses over looks as if it had too many elements.
+            "ASAN_OPTIONS": "detect_leaks=0:detect_container_overflow=0:log_path={log}",
+            "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:log_path={log}",
+            "OMP_NUM_THREADS": "2",
+            "OMP_WAIT_POLICY": "passive",
+        },
+        canaries=("canary_address", "canary_undefined"),
+        tests=(),
+    ),
+    "thread": Sanitizer(
+        flags=("-fsanitize=thread",),
+        library="libtsan.so",
+        options={
+            "TSAN_OPTIONS": "halt_on_error=0:exitcode=66:log_path={log}",
+            # libgomp waits in ways that ThreadSanitizer does not see: threads of Python's alone, and the
+            # sharing-out of a list in kernel_threads.cpp.
+            "OMP_NUM_THREADS": "1",
+        },
+        canaries=("canary_thread",),
+        tests=(
+            "tests/test_registry.py",
+            "tests/test_faults.py",
+            "tests/test_fused_adam.py",
+            "-k",
+            "thread or toggled",
+        ),
+    ),
+}
+
+
+@dataclass
+class Step:
+    """One command and what became of it."""
+
+    name: str
+    passed: bool
+    note: str = ""
+
+
+def torch_include() -> str:
+    """The folder of torch's headers."""
+    from torch.utils import cpp_extension
+
+    return str(cpp_extension.include_paths()[0])
+
+
+def compiler_file(name: str) -> str:
+    """A library of the compiler's.
+
+    Raises:
+        Unavailable: it has none of this name.
+    """
+    if shutil.which(COMPILER) is None:
+        raise Unavailable(f"{COMPILER} was not found")
+    path = subprocess.run(
+        [COMPILER, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not Path(path).is_absolute():
+        raise Unavailable(f"{COMPILER} has no {name}")
+    return str(Path(path).resolve())
+
+
+class Kind:
+    """One sanitizer's run: its folder of output, and the steps that were taken."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Start with an empty folder."""
+        self.name = name
+        self.folder = folder / name
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.steps: list[Step] = []
+
+    def run(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        environment: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+        timeout: int = 3600,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run one command; its output is kept in a file of its own."""
+        print(f"{self.name}: {name} ...", file=sys.stderr, flush=True)
+        with (self.folder / f"{name.replace(' ', '_')}.log").open("wb") as log:
+            return subprocess.run(
+                command, cwd=cwd, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=timeout
+            )
+
+    def reports(self) -> set[str]:
+        """What the sanitizer wrote, to files of its own or, as UBSan beside ASan does, to the output."""
+        files = {path.name for path in self.folder.glob("report.*") if path.stat().st_size}
+        logs = {path.name for path in self.folder.glob("*.log") if b": runtime error: " in path.read_bytes()}
+        return files | logs
+
+    def check(self, name: str, command: Sequence[str | Path], **arguments: object) -> None:
+        """A step that passes if the command does and nothing is reported."""
+        before = self.reports()
+        code = self.run(name, command, **arguments).returncode  # type: ignore[arg-type]
+        note = ", ".join(
+            filter(None, [f"exit code {code}" if code else "", *sorted(self.reports() - before)])
+        )
+        self.steps.append(Step(name, not note, note))
+
+
+def harnesses(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> None:
+    """The registry and the kernel under std::thread: instrumented to the last byte, no torch, no Python."""
+    common = [COMPILER, "-std=c++20", "-O1", "-g", *sanitizer.flags, "-pthread", "-I", ROOT / "aten_ext"]
+    avx2 = [
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-ffp-contract=off",
+        "-DCPU_CAPABILITY=AVX2",
+        "-DCPU_CAPABILITY_AVX2",
+    ]
+    programs: dict[str, list[str | Path]] = {
+        "registry": [HERE / "registry_threads.cpp", ROOT / "aten_ext/registry.cpp"],
+        "kernel": [
+            *avx2,
+            "-isystem",
+            torch_include(),
+            HERE / "kernel_threads.cpp",
+            ROOT / "aten_ext/cpu/fused_adam_kernel.cpp",
+        ],
+    }
+    for name, sources in programs.items():
+        program = kind.folder / name
+        kind.check(f"compile {name}", [*common, *sources, "-o", program])
+        if kind.steps[-1].passed:
+            kind.check(f"run {name}", [program], environment=os.environ | environment)
+
+
+def canaries(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> None:
+    """A fault on purpose, in a library loaded by the same Python in the same way, must be reported."""
+    library = kind.folder / "canary.so"
+    kind.check(
+        "compile canary",
+        [
+            COMPILER,
+            "-std=c++20",
+            "-O1",
+            "-g",
+            *sanitizer.flags,
+            "-shared",
+            "-fPIC",
+            HERE / "canary.cpp",
+            "-o",
+            library,
+        ],
+    )
+    for canary in sanitizer.canaries:
+        code = f"import ctypes; ctypes.CDLL({str(library)!r}).{canary}(5)"
+        before = kind.reports()
+        failed = kind.run(canary, [sys.executable, "-c", code], environment=environment).returncode != 0
+        new = kind.reports() - before
+        for report in new:
+            (kind.folder / report).rename(kind.folder / f"expected.{canary}.{report}.txt")
+        kind.steps.append(
+            Step(f"{canary} is reported", failed and bool(new), "" if new else "nothing reported")
+        )
+
+
+def build_and_test(name: str, folder: Path) -> Kind:
+    """Harnesses, canaries, then the tests against a build with this sanitizer."""
+    sanitizer = SANITIZERS[name]
+    preload = f"{compiler_file(sanitizer.library)}:{compiler_file('libstdc++.so')}"
+    kind = Kind(name, folder)
+    log = kind.folder / "report"
+    options = {k: v.format(log=log) for k, v in sanitizer.options.items()}
+    harnesses(kind, sanitizer, options)
+
+    scratch = Scratch(ROOT / "build" / "sanitize" / name)
+    # libstdc++ as well: without it the sanitizer does not find __cxa_throw when Python starts.
+    environment = scratch.environment(
+        LD_PRELOAD=preload,
+        HYPOTHESIS_PROFILE="short",
+        ATEN_EXT_SANITIZER=name,
+        CUDA_VISIBLE_DEVICES="",
+        **options,
+    )
+    canaries(kind, sanitizer, environment)
+    flags = " ".join(sanitizer.flags)
+    print(f"{name}: build ...", file=sys.stderr, flush=True)
+    try:
+        scratch.build(CFLAGS=f"{flags} -g1", CXXFLAGS=f"{flags} -g1", LDFLAGS=flags, ATEN_EXT_BUILD_CUDA="0")
+    except BuildError as error:
+        (kind.folder / "build.log").write_text(str(error))
+        kind.steps.append(Step("build", False, "see build.log"))
+        return kind
+    for library in sorted((scratch.folder / "python/aten_ext").glob("*.so")):
+        symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
+        instrumented = "__asan_" in symbols if name == "address" else "__tsan_" in symbols
+        kind.steps.append(Step(f"{library.name} is instrumented", instrumented))
+    tests = list(sanitizer.tests) or [
+        f"tests/{path.name}"
+        for path in sorted((scratch.folder / "tests").glob("test_*.py"))
+        if path.name not in LEFT_OUT
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        *tests,
+    ]
+    kind.check("tests", command, environment=environment, cwd=scratch.folder)
+    return kind
