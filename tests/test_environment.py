@@ -182,7 +182,10 @@ call("_fused_adamw_", state)
 counts = aten_ext.counts("CUDA")["_fused_adamw_"]
 print(counts.ran, dict(counts.declined), torch.equal(state.params[0], theirs.params[0]))
 """
-    run = python(f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\n{code}", LD_PRELOAD=str(library))
+    run = python(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\n{code}",
+        LD_PRELOAD=f"{os.environ.get('LD_PRELOAD', '')}:{library}",
+    )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == "0 {'GPU that the kernels were not built for': 1} True\n"
 

@@ -220,20 +220,24 @@ def test_non_finite_gradients(device: str) -> None:
     assert_same_bits(state, theirs)
 
 
-def test_same_parameter_twice() -> None:
-    """Two steps in a row, as upstream takes them on CPU (on CUDA upstream itself races)."""
-    state = make_state([(50_000,)] * 4)
-    for tensors in (state.params, state.exp_avgs, state.exp_avg_sqs):
-        tensors[3] = tensors[0]
+@pytest.mark.parametrize("tensors", [2, 4])
+def test_same_parameter_twice(tensors: int) -> None:
+    """Two steps in a row, as upstream takes them on CPU (on CUDA upstream itself races).
+
+    First and last of two: were the list shared out by elements, both steps would be taken at the same time.
+    """
+    state = make_state([(400_000,)] * tensors)
     theirs = state.clone()
-    for tensors in (theirs.params, theirs.exp_avgs, theirs.exp_avg_sqs):
-        tensors[3] = tensors[0]
-    with aten_ext.disabled():
-        call("_fused_adamw_", theirs)
-    aten_ext.reset_counts()
-    call("_fused_adamw_", state)
-    assert_ran("_fused_adamw_", "cpu")
-    assert_same_bits(state, theirs)
+    for one in (state, theirs):
+        for tensors_of in (one.params, one.exp_avgs, one.exp_avg_sqs):
+            tensors_of[-1] = tensors_of[0]
+    for _ in range(3):
+        with aten_ext.disabled():
+            call("_fused_adamw_", theirs)
+        aten_ext.reset_counts()
+        call("_fused_adamw_", state)
+        assert_ran("_fused_adamw_", "cpu")
+        assert_same_bits(state, theirs)
 
 
 def test_single_thread() -> None:

@@ -121,7 +121,7 @@ except ImportError as error:
     print(error)
 print(torch._C._dispatch_dump("aten::_fused_adamw_").count("entries.cpp"))
 """
-    run = python("-c", code, LD_PRELOAD=str(library))
+    run = python("-c", code, LD_PRELOAD=f"{os.environ.get('LD_PRELOAD', '')}:{library}")
     message, replaced = run.stdout.strip().splitlines()
     assert f"built for torch {_C.built_for_torch}, running under torch 99.7; rebuild it" in message
     assert "pip install" in message and replaced == "0"
