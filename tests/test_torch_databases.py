@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _overrides(device: str) -> list[str]:
-    """What to ask for at a device: in a CPU build, CUDA's tests are named after the overrides at CPU, and skip."""
+    """What to ask for: in a CPU build, CUDA's tests are named after the overrides at CPU, and skip."""
     return overrides_at(device.upper()) or overrides_at("CPU")
 
 

@@ -1,9 +1,9 @@
-"""Run the entries of the table once a process, and find out which entries of a database reach which override."""
+"""Run entries of the table, once a process, and find out which entries reach which override."""
 
 from __future__ import annotations
 
 import warnings
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 
 import aten_ext
@@ -15,7 +15,7 @@ from torch_databases.tally import Tally, one_thread, tallied
 DATABASES: dict[str, ModuleType] = {"op_db": operators, "module_db": modules, "optim_db": optimizers}
 
 
-@lru_cache(maxsize=None)
+@cache
 def run(entry: Entry, device: str) -> Tally:
     """Everything that the entry has, on one device, with overrides off and on."""
     key = device.upper()

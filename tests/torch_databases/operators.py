@@ -30,14 +30,20 @@ def database() -> list[Any]:
 
 
 def _samples(info: Any, device: str, dtype: torch.dtype, requires_grad: bool = False) -> list[Any]:
-    """The sample inputs of an entry, the same at each call."""
+    """The sample inputs of an entry, the same at each call; for gradients also conjugate views, as upstream does.
+
+    Not through ``info.sample_inputs()``, which walks the Python stack for each: slow below pytest.
+    """
     set_rng_seed(0)
-    return list(info.sample_inputs(device, dtype, requires_grad=requires_grad))
+    samples = list(info.sample_inputs_func(info, device, dtype, requires_grad))
+    if requires_grad and dtype.is_complex and info.test_conjugated_samples:
+        samples += info.conjugate_sample_inputs(device, dtype, requires_grad)
+    return samples
 
 
 def _error_inputs(info: Any, device: str) -> list[Any]:
     set_rng_seed(0)
-    return [error.sample_input for error in info.error_inputs(device)] if info.error_inputs_func else []
+    return [e.sample_input for e in info.error_inputs_func(info, device)] if info.error_inputs_func else []
 
 
 def _with_sample(function: Callable[..., Any]) -> Call:
@@ -179,4 +185,4 @@ def touch(info: Any, device: str) -> None:
     dtype = torch.float32 if torch.float32 in dtypes else min(dtypes, key=str)
     set_rng_seed(0)
     requires_grad = info.supports_autograd and dtype.is_floating_point
-    _call_backward(info, next(iter(info.sample_inputs(device, dtype, requires_grad=requires_grad))))
+    _call_backward(info, next(iter(info.sample_inputs_func(info, device, dtype, requires_grad))))

@@ -62,7 +62,7 @@ def _train(info: Any, device: str, dtype: torch.dtype, given: Any) -> Any:
 def _inputs(info: Any, device: str, dtype: torch.dtype) -> list[Any]:
     """Every configuration; each with none and with one of ``foreach``, ``fused`` and ``differentiable``.
 
-    The database has learning rates in tensors on CUDA alone; here each fused configuration has one everywhere.
+    The database has learning rates in tensors on CUDA alone; here each fused configuration has one, anywhere.
     """
     made = common_optimizers._get_optim_inputs_including_global_cliquey_kwargs(device, dtype, info)
     inputs = copy.deepcopy(list(made))  # they share their tensors, e.g. a learning rate

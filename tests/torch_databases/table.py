@@ -32,13 +32,13 @@ class Row:
         operators: names in ``op_db`` and in the databases of foreach operators.
         modules: names in ``module_db``.
         optimizers: names in ``optim_db``.
-        more_operators: entries that reach the operator by the way (a backward, a composite); run with ``--full``.
+        more_operators: entries that reach the operator by the way (a backward, a composite): ``--full``.
         more_modules: the same in ``module_db``.
         more_optimizers: the same in ``optim_db``.
-        exact: the dispatch keys at which the result is documented to be upstream's, bit for bit. Elsewhere the
-            tolerances of ``torch.testing.assert_close`` for the dtype hold.
-        declined: (dispatch key, entry) -> why every one of its samples goes upstream there. Such an entry must
-            reach the override all the same, and one that starts to run fused has to leave this list.
+        exact: the dispatch keys at which the result is documented to be upstream's, bit for bit.
+            Elsewhere the tolerances of ``torch.testing.assert_close`` for the dtype hold.
+        declined: (dispatch key, entry) -> why every one of its samples goes upstream there. Such an entry
+            must reach the override all the same, and one that starts to run fused has to leave this list.
         undefined: (dispatch key, entry) -> samples whose result upstream leaves undefined: not compared.
     """
 
@@ -64,8 +64,8 @@ TABLE: dict[str, Row] = {
         undefined={
             ("CPU", "SGD"): Undefined(
                 r"torch\.(bfloat16|float16) input .*(momentum|dampening|nesterov).* & fused",
-                "upstream's CPU kernel takes 16-bit momentum for float in its vectorised loop and reads past what "
-                "it loaded: two calls with the same input give two results (torch 2.13)",
+                "with momentum in a 16-bit type, upstream's CPU kernel answers two calls with the same input "
+                "differently (seen with torch 2.13, for 16 elements and more)",
             )
         },
     ),
@@ -115,6 +115,7 @@ class Entry:
     name: str
 
     def __str__(self) -> str:
+        """As the tables and test names have it."""
         return f"{self.database}: {self.name}"
 
 

@@ -47,7 +47,7 @@ class Tally:
         *,
         errors_only: bool = False,
     ) -> None:
-        """Call with every argument of a list, overrides off and on; compare results, and arguments afterwards.
+        """Call with each of some arguments, overrides off and on; compare results, and arguments afterwards.
 
         Args:
             make: the arguments, new and equal at each call.
@@ -103,8 +103,8 @@ def one_thread() -> Iterator[None]:
 def tallied(key: str, *, exact: bool, known: str | None = None) -> Iterator[Tally]:
     """A :class:`Tally`; at the end the counts of the overrides at ``key`` are filled in.
 
-    Both sides must have asked each override equally often: one entry counts calls with overrides off (disabled)
-    and on (fused or declined).
+    Both sides must have asked each override equally often: an entry counts calls with overrides off
+    (disabled) and on (fused or declined).
     """
     warn_always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)  # or the second of two equal calls would warn less
