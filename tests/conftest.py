@@ -37,12 +37,15 @@ def _why_no_gpu() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is none, and say why."""
+    """Skip GPU tests where there is none, and those for several where there is one, and say why."""
     reason = _why_no_gpu()
-    if reason:
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    missing = {"gpu": reason, "multigpu": reason}
+    if reason is None and torch.cuda.device_count() < 2:
+        missing["multigpu"] = "needs two CUDA devices, there is one"
+    for item in items:
+        for marker, why in missing.items():
+            if why and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

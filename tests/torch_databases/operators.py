@@ -30,7 +30,7 @@ def database() -> list[Any]:
 
 
 def _samples(info: Any, device: str, dtype: torch.dtype, requires_grad: bool = False) -> list[Any]:
-    """The sample inputs of an entry, the same at each call; for gradients also conjugate views, as upstream does.
+    """The sample inputs of an entry, the same at each call; for gradients also conjugate views.
 
     Not through ``info.sample_inputs()``, which walks the Python stack for each: slow below pytest.
     """

@@ -13,14 +13,16 @@ from torch_databases.table import entries_at, undefined_samples, why_declined
 HEAD = """# PyTorch's own test databases
 
 `torch.testing._internal` ships the samples that PyTorch tests itself with: `op_db` (operators), `module_db`
-(modules) and `optim_db` (optimizers). `tests/test_torch_databases.py` runs every entry that reaches an override,
-with overrides off and on, and compares values, strides, dtypes, warnings, error type and text, the arguments
-afterwards, gradients and gradients of gradients. [Testing](testing.md#pytorchs-own-test-databases) says how.
+(modules) and `optim_db` (optimizers). `tests/test_torch_databases.py` runs every entry that reaches an
+override, with overrides off and on, and compares values, strides, dtypes, warnings, error type and text, the
+arguments afterwards, gradients and gradients of gradients. [Testing](testing.md#pytorchs-own-test-databases)
+says how.
 
-*Samples* counts comparisons: a sample, a dtype, a way to call it. *Errors* are those in which upstream raises,
-and so do we. *Fused* and *declined* count calls with overrides on that reached an override: one sample may make
-many. *Exact* asks for equal elements, otherwise the tolerances of `torch.testing.assert_close` hold. *Undefined*
-samples are not compared: upstream itself answers differently from call to call. *Failures* are differences.
+*Samples* counts comparisons: a sample, a dtype, a way to call it. *Errors* are those in which upstream raises
+and so do we. *Fused* and *declined* count calls with overrides on that reached an override: one sample may
+make many. *Exact* asks for equal elements, otherwise the tolerances of `torch.testing.assert_close` hold.
+*Undefined* samples are not compared: upstream itself answers differently from call to call. *Failures* are
+differences.
 
 `scripts/torch_databases` writes this page; a test compares its lines with the table of entries.
 """
