@@ -138,7 +138,7 @@ def _setup(device: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 @pytest.mark.parametrize("way", ["state_dict", "torch.save", "pickle", "deepcopy"])
 def test_saved_and_resumed(device: str, way: str) -> None:
-    """A model and its optimizer, saved in the middle and loaded, end where an uninterrupted run without us ends."""
+    """A model and its optimizer, saved midway and loaded, end where an uninterrupted run without us ends."""
     with aten_ext.disabled():
         model, optimizer = _setup(device)
         _train(model, optimizer, range(6), device)
@@ -250,8 +250,10 @@ ENDINGS = {
 class Late:
     def __del__(self, call_case=call_case): call_case('adamw')
 late = Late()""",
-    "thread": "import threading; threading.Thread(target=lambda: [call_case('adamw') for _ in range(50)]).start()",
-    # One that waits: a daemon thread that is in the middle of a call aborts PyTorch itself, with or without us.
+    "thread": """
+import threading
+threading.Thread(target=lambda: [call_case('adamw') for _ in range(50)]).start()""",
+    # One that waits: a daemon thread in the middle of a call aborts PyTorch itself, with us or without.
     "daemon thread": """
 import threading
 called = threading.Event()
@@ -261,16 +263,18 @@ def work():
     threading.Event().wait()
 threading.Thread(target=work, daemon=True).start()
 called.wait()""",
-    "library reference": "kernels = __import__('ctypes').CDLL(str(__import__('aten_ext._load')._load.kernels_path()))",
+    "library reference": """
+import ctypes
+from aten_ext import _load
+kernels = ctypes.CDLL(str(_load.kernels_path()))""",
 }
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_interpreter_exit(ending: str) -> None:
     """Exit code 0 and nothing on stderr, whatever still holds on to the library."""
-    run = python(
-        f"import sys\nfrom programs.workers import call_case\nprint(call_case('adamw')['ran'])\n{ENDINGS[ending]}\n"
-    )
+    start = "import sys\nfrom programs.workers import call_case\nprint(call_case('adamw')['ran'])\n"
+    run = python(start + ENDINGS[ending])
     assert (run.stdout, run.stderr, run.returncode) == ("1\n", "", 0)
 
 

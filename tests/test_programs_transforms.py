@@ -65,7 +65,7 @@ def test_grad(case: Case, device: str) -> None:
         arguments = case.make(device)
 
         def loss(*tensors: Tensor) -> Tensor:
-            return sum(t.square().sum() for t in pytree.tree_leaves(case.call(*tensors)))  # type: ignore[return-value]
+            return torch.stack([t.square().sum() for t in pytree.tree_leaves(case.call(*tensors))]).sum()
 
         return torch.func.grad_and_value(loss, argnums=tuple(range(len(arguments))))(*arguments)
 
@@ -77,7 +77,7 @@ def test_autograd(case: Case, device: str) -> None:
     def program() -> Any:
         arguments = [t.requires_grad_() for t in case.make(device)]
         outputs = pytree.tree_leaves(case.call(*arguments))
-        return outputs, torch.autograd.grad(sum(t.square().sum() for t in outputs), arguments)
+        return outputs, torch.autograd.grad(torch.stack([t.square().sum() for t in outputs]).sum(), arguments)
 
     check(case, device, program)
 
@@ -162,7 +162,7 @@ def test_autocast(case: Case, device: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["AdamW", "Adam"])
 def test_mixed_precision_training(device: str, dtype: torch.dtype, kind: str) -> None:
-    """autocast with GradScaler, which skips a step with infinite gradients: parameters, states and scale."""
+    """Autocast with GradScaler, which skips a step with infinite gradients: parameters, states and scale."""
     case = by_name[kind.lower()]
 
     def train() -> Any:
@@ -196,6 +196,7 @@ class CountingMode(TorchDispatchMode):
     """Passes every operator on, and keeps its name."""
 
     def __init__(self) -> None:
+        """Nothing seen yet."""
         super().__init__()
         self.seen: list[str] = []
 
@@ -265,7 +266,7 @@ def test_wrapper_subclass(case: Case, device: str) -> None:
 
 @each()
 def test_copy_on_write(case: Case, device: str) -> None:
-    """What upstream reads through ``const_data_ptr`` is not copied by us either; sources stay as they were."""
+    """What upstream reads through ``const_data_ptr`` we do not copy either; sources stay as they were."""
     still_shared = []
 
     def program() -> Any:
@@ -294,7 +295,7 @@ def test_negative_views(case: Case, device: str) -> None:
 
 @each()
 def test_conjugate_views(case: Case, device: str) -> None:
-    """Complex conjugates that nobody has computed yet; upstream's own error where complex is none of its types."""
+    """Complex conjugates that nobody has computed yet; upstream's own error where it takes no complex."""
 
     def program() -> Any:
         return called(case, device, lambda t: torch.complex(t, -t).conj() if t.dim() else t)

@@ -18,7 +18,7 @@ EAGER, GENERATED, ANY = "eager", "generated", "any"
 
 
 def asked(case: Case, key: str) -> dict[str, tuple[int, int]]:
-    """Override of the case -> its calls since the counts were reset, (fused, declined); only those with any."""
+    """Override of the case -> its calls since the counts were reset: (fused, declined)."""
     return {
         name: (counts.ran, sum(counts.declined.values()))
         for name, counts in aten_ext.counts(key).items()

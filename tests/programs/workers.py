@@ -14,9 +14,10 @@ from torch_databases.table import operator
 
 
 class StepsOfAWorker(Dataset[Any]):
-    """Item i: what a case's call gives in the process that loads it, and how often its overrides ran there."""
+    """Item i: what a case's call gives in the process that loads it, and how often its overrides ran."""
 
     def __init__(self, name: str, length: int = 6) -> None:
+        """``length`` items of the case ``name``."""
         self.name, self.length = name, length
 
     def __len__(self) -> int:
