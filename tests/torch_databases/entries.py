@@ -34,10 +34,13 @@ def reached(database: str, device: str) -> dict[str, list[str]]:
     """
     found: dict[str, set[str]] = {}
     for info in DATABASES[database].database():
-        aten_ext.reset_counts()
         with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore")
-            outcome_of(lambda info=info: DATABASES[database].touch(info, device))
+            prepared = outcome_of(lambda info=info: DATABASES[database].first_call(info, device))
+            if prepared.error is not None:  # an entry without samples of that dtype, or for another device
+                continue
+            aten_ext.reset_counts()  # making the sample may have called overrides too
+            outcome_of(prepared.value)
         for override, counts in aten_ext.counts(device.upper()).items():
             if counts.ran or counts.declined:
                 found.setdefault(override, set()).add(info.name)

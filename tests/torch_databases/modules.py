@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -91,7 +92,7 @@ def run(name: str, device: str, tally: Tally) -> None:
             )
 
 
-def touch(info: Any, device: str) -> None:
-    """Run the first input with its gradients, to see what it reaches."""
+def first_call(info: Any, device: str) -> Callable[[], Any]:
+    """A call of a module with its first input, with gradients, to see what it reaches."""
     given = _inputs(info, device, torch.float32, gradients=True, training=True)[0]
-    _call(info, device, torch.float32, True, True, given)
+    return partial(_call, info, device, torch.float32, True, True, given)

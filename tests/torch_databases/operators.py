@@ -179,10 +179,11 @@ def run(name: str, device: str, tally: Tally) -> None:
         _run_variant(info, device, tally)
 
 
-def touch(info: Any, device: str) -> None:
-    """Run the first sample of an entry with its gradients, to see what it reaches."""
+def first_call(info: Any, device: str) -> Callable[[], Any]:
+    """A call of an entry with its first sample, with gradients, to see what it reaches."""
     dtypes = info.supported_dtypes(torch.device(device).type)
     dtype = torch.float32 if torch.float32 in dtypes else min(dtypes, key=str)
     set_rng_seed(0)
     requires_grad = info.supports_autograd and dtype.is_floating_point
-    _call_backward(info, next(iter(info.sample_inputs_func(info, device, dtype, requires_grad))))
+    sample = next(iter(info.sample_inputs_func(info, device, dtype, requires_grad)))
+    return partial(_call_backward, info, sample)

@@ -31,13 +31,13 @@ COLUMNS = "| entry | overrides | samples | errors | fused | declined | exact | u
 RULE = "|---|---|--:|--:|--:|--:|---|--:|--:|"
 
 
-def section(device: str) -> str:
+def section(device: str, *, full: bool) -> str:
     """Run every entry on a device and make the section of its dispatch key."""
     key = device.upper()
     machine = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     lines = [f"torch {torch.__version__}, {machine}, {datetime.date.today().isoformat()}.", "", COLUMNS, RULE]
     notes = []
-    for entry, overrides in entries_at(key, full=True).items():
+    for entry, overrides in entries_at(key, full=full).items():
         tally = run(entry, device)
         cells = [
             str(entry),

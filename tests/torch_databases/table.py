@@ -33,6 +33,7 @@ class Row:
         modules: names in ``module_db``.
         optimizers: names in ``optim_db``.
         more_operators: entries that reach the operator by the way (a backward, a composite): ``--full``.
+            None of their calls needs to run fused.
         more_modules: the same in ``module_db``.
         more_optimizers: the same in ``optim_db``.
         exact: the dispatch keys at which the result is documented to be upstream's, bit for bit.
@@ -77,6 +78,50 @@ TABLE: dict[str, Row] = {
     ),
     "cat": Row(
         operators=("cat", "stack", "hstack", "vstack", "dstack", "column_stack"),
+        # Mostly backward formulas, of split and its kin.
+        more_operators=(
+            "_chunk_cat",
+            "chunk",
+            "combinations",
+            "fft.fftshift",
+            "fft.ifftshift",
+            "gradient",
+            "grid_sampler_2d",
+            "grid_sampler_3d",
+            "linalg.lu",
+            "linalg.lu_factor",
+            "linalg.lu_factor_ex",
+            "linalg.vander",
+            "lu",
+            "lu_unpack",
+            "masked_scatter",
+            "matrix_exp",
+            "nn.functional.glu",
+            "nn.functional.grid_sample",
+            "nn.functional.instance_norm",
+            "nn.functional.multi_head_attention_forward",
+            "repeat",
+            "split",
+            "split_with_sizes",
+            "split_with_sizes_copy",
+            "tile",
+            "unbind",
+            "unbind_copy",
+            "unsafe_chunk",
+            "unsafe_split",
+        ),
+        more_modules=(
+            "nn.GLU",
+            "nn.GRU",
+            "nn.GRUCell",
+            "nn.LSTM",
+            "nn.LSTMCell",
+            "nn.MultiheadAttention",
+            "nn.RNN",
+            "nn.Transformer",
+            "nn.TransformerDecoderLayer",
+        ),
+        more_optimizers=("Adamax",),
         exact=frozenset({"CPU", "CUDA"}),
     ),
     "_cudnn_rnn": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),

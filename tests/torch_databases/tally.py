@@ -20,6 +20,7 @@ class Tally:
     """What running one database entry showed.
 
     Attributes:
+        key: the dispatch key whose counts are kept.
         exact: whether elements have to be equal, not only close.
         samples: comparisons of a call with overrides against the same call without.
         errors: those of them in which both raised an error.
@@ -30,6 +31,7 @@ class Tally:
         declined: override -> calls that its rule sent upstream.
     """
 
+    key: str
     exact: bool
     known: str | None = None
     samples: int = 0
@@ -57,9 +59,11 @@ class Tally:
                 written.
         """
         for i, (theirs, ours) in enumerate(zip(make(), make(), strict=True)):
+            aten_ext.reset_counts()  # making the arguments may have called overrides too
             with aten_ext.disabled():
                 expected = outcome_of(lambda theirs=theirs: call(theirs))
             found = outcome_of(lambda ours=ours: call(ours))
+            self.failures += [f"{where(i, ours)}: {line}" for line in self._add_counts()]
             self.samples += 1
             self.errors += expected.error is not None
             if errors_only:
@@ -75,6 +79,19 @@ class Tally:
                 self.undefined += 1
             else:
                 self.failures.extend(f"{name}: {line}" for line in lines)
+
+    def _add_counts(self) -> Iterator[str]:
+        """Add what the two calls were counted as, and say where they were not asked equally often."""
+        for name, counts in aten_ext.counts(self.key).items():
+            declined = sum(counts.declined.values())
+            if counts.ran or declined or counts.disabled:
+                self.ran[name] = self.ran.get(name, 0) + counts.ran
+                self.declined[name] = self.declined.get(name, 0) + declined
+            if counts.ran + declined != counts.disabled:
+                yield (
+                    f"{name}: {counts.ran} fused and {declined} declined calls with overrides on, "
+                    f"{counts.disabled} calls with overrides off"
+                )
 
 
 def _plain(argument: Any) -> Any:
@@ -101,27 +118,12 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def tallied(key: str, *, exact: bool, known: str | None = None) -> Iterator[Tally]:
-    """A :class:`Tally`; at the end the counts of the overrides at ``key`` are filled in.
-
-    Both sides must have asked each override equally often: an entry counts calls with overrides off
-    (disabled) and on (fused or declined).
-    """
+    """A :class:`Tally` to compare with, on one thread, with all warnings given and none of them shown."""
     warn_always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)  # or the second of two equal calls would warn less
-    aten_ext.reset_counts()
-    tally = Tally(exact, known)
     try:
         with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore")  # of making samples; those of calls are part of their outcome
-            yield tally
+            yield Tally(key, exact, known)
     finally:
         torch.set_warn_always(warn_always)
-    for name, counts in aten_ext.counts(key).items():
-        declined = sum(counts.declined.values())
-        if counts.ran or declined or counts.disabled:
-            tally.ran[name], tally.declined[name] = counts.ran, declined
-        if counts.ran + declined != counts.disabled:
-            tally.failures.append(
-                f"{name}: {counts.ran} fused and {declined} declined calls with overrides on, "
-                f"{counts.disabled} calls with overrides off"
-            )
