@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,25 @@ def test_page_keeps_the_other_table() -> None:
     page = report.replace_section("", "CPU", "| table 1 |\n")
     page = report.replace_section(page, "CUDA", "| table 2 |\n")
     assert report.replace_section(page, "CPU", "| table 3 |\n") == page.replace("table 1", "table 3")
+
+
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "scripts" / "torch_databases", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_script_without_a_device() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    done = script("--device", "cuda")
+    complaint = "torch_databases: --device cuda, but torch finds no CUDA device"
+    assert (done.stderr.splitlines()[-1], done.returncode) == (complaint, 2)
+
+
+def test_script_discovers() -> None:
+    done = script("--discover")
+    assert done.returncode == 0, done.stderr
+    assert "_fused_adamw_: optim_db: AdamW" in done.stdout.splitlines()
 
 
 # ---- the comparison itself: it can fail --------------------------------------------------------------
