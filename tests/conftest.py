@@ -23,6 +23,11 @@ hypothesis.settings.load_profile(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--full``: also what takes long and adds little."""
+    parser.addoption("--full", action="store_true", help="run every entry of PyTorch's own test databases")
+
+
 def _why_no_gpu() -> str | None:
     if not torch.cuda.is_available():
         return "no CUDA device, or a torch without CUDA"

@@ -1,0 +1,122 @@
+"""Hold the outcome of a call with overrides against its outcome without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a call did: the value that it returned or the error that it raised, and its warnings."""
+
+    value: Any = None
+    error: tuple[str, str] | None = None
+    warnings: tuple[str, ...] = ()
+
+    def without_value(self) -> Outcome:
+        """The error and the warnings alone."""
+        return dataclasses.replace(self, value=None)
+
+
+def outcome_of(call: Callable[[], Any], seed: int = 0) -> Outcome:
+    """Call, from a seeded random generator, and keep what happened."""
+    torch.manual_seed(seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value, error = call(), None
+        except Exception as raised:
+            value, error = None, (type(raised).__name__, str(raised))
+    return Outcome(value, error, tuple(str(warning.message) for warning in caught))
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything inside nested lists, tuples and dictionaries, with where it stands."""
+    if isinstance(value, (list, tuple)):
+        yield f"{path} length", len(value)
+        for i, item in enumerate(value):
+            yield from leaves(item, f"{path}[{i}]")
+    elif isinstance(value, Outcome):
+        yield f"{path}error", " ".join(value.error or ())
+        if value.error is None:
+            yield f"{path}warnings", " ".join(value.warnings)
+            yield from leaves(value.value, path)
+    elif isinstance(value, dict):
+        yield f"{path} keys", list(value)
+        for key, item in value.items():
+            yield from leaves(item, f"{path}[{key!r}]")
+    else:
+        yield path, value
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors inside nested containers."""
+    return [item for _, item in leaves(value) if isinstance(item, Tensor)]
+
+
+def _geometry(t: Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "dtype": t.dtype,
+        "device": t.device,
+        "layout": t.layout,
+        "requires_grad": t.requires_grad,
+        "conj": t.is_conj(),
+        "neg": t.is_neg(),
+    }
+    if not t.is_nested:
+        found["shape"] = tuple(t.shape)
+    if t.layout == torch.strided and not t.is_nested:
+        found |= {"strides": t.stride(), "storage offset": t.storage_offset()}
+    return found
+
+
+def _difference_of_tensors(ours: Tensor, theirs: Tensor, exact: bool) -> str | None:
+    mine, other = _geometry(ours), _geometry(theirs)
+    if mine != other:
+        parts = [
+            f"{what} {mine.get(what)} instead of {other[what]}"
+            for what in other
+            if mine.get(what) != other[what]
+        ]
+        return ", ".join(parts)
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
+    try:
+        torch.testing.assert_close(ours.detach(), theirs.detach(), equal_nan=True, **tolerance)
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def differences(ours: Any, theirs: Any, *, exact: bool) -> Iterator[str]:
+    """Where two values differ: structure, dtype, shape, strides, offset, conj and neg bits, and elements.
+
+    Two :class:`Outcome` also differ where errors are not of the same type and text, or warnings not the same.
+
+    ``exact`` asks for equal elements (NaN equals NaN), otherwise the tolerances of
+    ``torch.testing.assert_close`` for the dtype hold.
+    """
+    mine, other = list(leaves(ours)), list(leaves(theirs))
+    if isinstance(ours, Outcome) and isinstance(theirs, Outcome) and ours.error != theirs.error:
+        mine, other = mine[:1], other[:1]
+    if [path for path, _ in mine] != [path for path, _ in other]:
+        yield "another structure"
+        return
+    for (path, a), (_, b) in zip(mine, other, strict=True):
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            difference = _difference_of_tensors(a, b, exact)
+            if difference:
+                yield f"{path or 'result'}: {difference}"
+        elif type(a) is not type(b):
+            yield f"{path}: {type(a).__name__} instead of {type(b).__name__}"
+        elif (
+            isinstance(a, (int, float, complex, str, bool, type(None), torch.dtype))
+            and a != b
+            and (a == a or b == b)
+        ):
+            yield f"{path}: {a!r} instead of {b!r}"

@@ -1,0 +1,210 @@
+"""Which entries of PyTorch's test databases exercise which override.
+
+Every override of the registry must have a row here, or a test fails. A row may stand here before its override
+does: rows whose override this build does not have are not run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import aten_ext
+
+
+@dataclasses.dataclass(frozen=True)
+class Undefined:
+    """Samples whose result differs from call to call of upstream's own kernel.
+
+    Attributes:
+        pattern: regular expression, searched for in the sample's description.
+        reason: what upstream does.
+    """
+
+    pattern: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The database entries that reach one operator.
+
+    Attributes:
+        operators: names in ``op_db`` and in the databases of foreach operators.
+        modules: names in ``module_db``.
+        optimizers: names in ``optim_db``.
+        more_operators: entries that reach the operator by the way (a backward, a composite): ``--full``.
+            None of their calls needs to run fused.
+        more_modules: the same in ``module_db``.
+        more_optimizers: the same in ``optim_db``.
+        exact: the dispatch keys at which the result is documented to be upstream's, bit for bit.
+            Elsewhere the tolerances of ``torch.testing.assert_close`` for the dtype hold.
+        declined: (dispatch key, entry) -> why every one of its samples goes upstream there. Such an entry
+            must reach the override all the same, and one that starts to run fused has to leave this list.
+        undefined: (dispatch key, entry) -> samples whose result upstream leaves undefined: not compared.
+    """
+
+    operators: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    more_operators: tuple[str, ...] = ()
+    more_modules: tuple[str, ...] = ()
+    more_optimizers: tuple[str, ...] = ()
+    exact: frozenset[str] = frozenset()
+    declined: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    undefined: dict[tuple[str, str], Undefined] = dataclasses.field(default_factory=dict)
+
+
+# Operator (the part of an override's name before the dot: all its overloads) -> the entries that reach it.
+TABLE: dict[str, Row] = {
+    # On CUDA upstream's fp32 Adam with L2 decay rounds one element in four differently: docs/overrides.md.
+    "_fused_adam_": Row(optimizers=("Adam",), exact=frozenset({"CPU"})),
+    "_fused_adamw_": Row(optimizers=("AdamW",), exact=frozenset({"CPU", "CUDA"})),
+    "_fused_sgd_": Row(
+        optimizers=("SGD",),
+        exact=frozenset({"CPU"}),
+        undefined={
+            ("CPU", "SGD"): Undefined(
+                r"torch\.(bfloat16|float16) input .*(momentum|dampening|nesterov).* & fused",
+                "with momentum in a 16-bit type, upstream's CPU kernel answers two calls with the same input "
+                "differently (seen with torch 2.13, for 16 elements and more)",
+            )
+        },
+    ),
+    "_fused_adagrad_": Row(optimizers=("Adagrad",), exact=frozenset({"CPU"})),
+    "_foreach_add_": Row(
+        operators=("_foreach_add",),
+        optimizers=("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Adadelta", "RMSprop", "Rprop"),
+        exact=frozenset({"CPU", "CUDA"}),
+    ),
+    "cat": Row(
+        operators=("cat", "stack", "hstack", "vstack", "dstack", "column_stack"),
+        # Mostly backward formulas, of split and its kin.
+        more_operators=(
+            "_chunk_cat",
+            "chunk",
+            "combinations",
+            "fft.fftshift",
+            "fft.ifftshift",
+            "gradient",
+            "grid_sampler_2d",
+            "grid_sampler_3d",
+            "linalg.lu",
+            "linalg.lu_factor",
+            "linalg.lu_factor_ex",
+            "linalg.vander",
+            "lu",
+            "lu_unpack",
+            "masked_scatter",
+            "matrix_exp",
+            "nn.functional.glu",
+            "nn.functional.grid_sample",
+            "nn.functional.instance_norm",
+            "nn.functional.multi_head_attention_forward",
+            "repeat",
+            "split",
+            "split_with_sizes",
+            "split_with_sizes_copy",
+            "tile",
+            "unbind",
+            "unbind_copy",
+            "unsafe_chunk",
+            "unsafe_split",
+        ),
+        more_modules=(
+            "nn.GLU",
+            "nn.GRU",
+            "nn.GRUCell",
+            "nn.LSTM",
+            "nn.LSTMCell",
+            "nn.MultiheadAttention",
+            "nn.RNN",
+            "nn.Transformer",
+            "nn.TransformerDecoderLayer",
+        ),
+        more_optimizers=("Adamax",),
+        exact=frozenset({"CPU", "CUDA"}),
+    ),
+    "_cudnn_rnn": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
+    "_cudnn_rnn_backward": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
+    "_thnn_fused_gru_cell": Row(modules=("nn.GRUCell", "nn.GRU")),
+    "_thnn_fused_gru_cell_backward": Row(modules=("nn.GRUCell", "nn.GRU")),
+    "gru_cell": Row(modules=("nn.GRUCell",)),
+    "addmm": Row(
+        operators=("addmm", "nn.functional.linear"),
+        modules=("nn.Linear", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
+    ),
+    "_addmm_activation": Row(modules=("nn.TransformerEncoder", "nn.TransformerEncoderLayer")),
+    "mm": Row(operators=("mm", "nn.functional.linear"), modules=("nn.Linear",)),
+    "linear": Row(
+        operators=("nn.functional.linear",),
+        modules=("nn.Linear", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
+    ),
+}
+
+
+def operator(override: str) -> str:
+    """The row of an override: ``cat`` for ``cat.out``."""
+    return override.partition(".")[0]
+
+
+def overrides_at(key: str) -> list[str]:
+    """The overrides that this build has at a dispatch key."""
+    return [override.name for override in aten_ext.overrides() if key in override.keys]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Entry:
+    """One entry of one database: ``Entry("op_db", "cat")``."""
+
+    database: str
+    name: str
+
+    def __str__(self) -> str:
+        """As the tables and test names have it."""
+        return f"{self.database}: {self.name}"
+
+
+def entries_of(override: str, *, full: bool) -> list[Entry]:
+    """The entries that reach an override.
+
+    Raises:
+        KeyError: the override has no row.
+    """
+    row = TABLE[operator(override)]
+    names = {
+        "op_db": row.operators + (row.more_operators if full else ()),
+        "module_db": row.modules + (row.more_modules if full else ()),
+        "optim_db": row.optimizers + (row.more_optimizers if full else ()),
+    }
+    return [Entry(database, name) for database, group in names.items() for name in group]
+
+
+def entries_at(key: str, *, full: bool) -> dict[Entry, list[str]]:
+    """Every entry that reaches an override of this build at ``key``, and which overrides those are."""
+    result: dict[Entry, list[str]] = {}
+    for override in overrides_at(key):
+        if operator(override) in TABLE:
+            for entry in entries_of(override, full=full):
+                result.setdefault(entry, []).append(override)
+    return dict(sorted(result.items()))
+
+
+def _rows(entry: Entry, key: str) -> list[Row]:
+    return [TABLE[operator(override)] for override in entries_at(key, full=True).get(entry, [])]
+
+
+def is_exact(entry: Entry, key: str) -> bool:
+    """Whether every override that the entry reaches at ``key`` gives upstream's bits."""
+    return all(key in row.exact for row in _rows(entry, key))
+
+
+def why_declined(entry: Entry, key: str) -> str | None:
+    """Why no sample of the entry runs fused at ``key``, where the table says so."""
+    reasons = [row.declined.get((key, entry.name)) for row in _rows(entry, key)]
+    return next(filter(None, reasons), None)
+
+
+def undefined_samples(entry: Entry, key: str) -> Undefined | None:
+    """The samples of the entry that upstream leaves undefined at ``key``, where the table says so."""
+    found = [row.undefined.get((key, entry.name)) for row in _rows(entry, key)]
+    return next(filter(None, found), None)
