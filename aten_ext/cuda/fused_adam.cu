@@ -32,6 +32,7 @@
 #include "cuda/fused_adam.h"
 
 #include <algorithm>
+#include <atomic>
 #include <type_traits>
 
 #include "cuda/device/vector.cuh"
@@ -313,17 +314,37 @@ bool large_arguments_allowed() {
 #endif
 }
 
-// Launches after a list's first may overlap with the one before.
-cudaError_t overlap_allowed(bool& allowed) {
-  int device = 0;
-  int major = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+// Whether a kernel's launches after a list's first may overlap with the one before, on each device. They may
+// where the code that runs there waits at its end, which it does when it was compiled for sm_90 or newer. The
+// device's own capability does not say: it may run older PTX, compiled for it at load, which waits for
+// nothing.
+class OverlapAllowed {
+ public:
+  cudaError_t operator()(const void* kernel, bool& allowed) {
+    int device = 0;
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+      return error;
+    }
+    std::atomic<int>* ptx_version = device < kDevices ? &ptx_version_[device] : nullptr;
+    int version = ptx_version != nullptr ? ptx_version->load(std::memory_order_relaxed) : 0;
+    if (version == 0) {
+      cudaFuncAttributes attributes{};
+      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
+        return error;
+      }
+      version = attributes.ptxVersion;
+      if (ptx_version != nullptr) {
+        ptx_version->store(version, std::memory_order_relaxed);
+      }
+    }
+    allowed = version >= 90;
+    return cudaSuccess;
   }
-  allowed = major >= 9;
-  return error;
-}
+
+ private:
+  static constexpr int kDevices = 64;            // on further ones it is asked each time
+  std::atomic<int> ptx_version_[kDevices] = {};  // 0: not asked yet
+};
 
 // Threads a block: as many as tensors of this mean size keep busy.
 int choose_threads(int64_t elements, int tensors, int elements_per_thread) {
@@ -384,7 +405,9 @@ cudaError_t launch_list(const FusedAdamParams& p, cudaStream_t stream) {
                   p.maximize};
   bool overlap = false;
   if (p.count > Args::kCapacity) {
-    if (const cudaError_t error = overlap_allowed(overlap); error != cudaSuccess) {
+    static OverlapAllowed overlap_allowed;
+    const void* kernel = reinterpret_cast<const void*>(fused_adam_kernel<T, amsgrad, bytes>);
+    if (const cudaError_t error = overlap_allowed(kernel, overlap); error != cudaSuccess) {
       return error;
     }
   }
