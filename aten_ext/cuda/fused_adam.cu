@@ -52,13 +52,16 @@ constexpr int kLargeArgumentBytes = 32764;
 constexpr int kHintsInSmall = 64;
 constexpr int kHintsInLarge = 256;
 
-constexpr int kMaxThreads = 256;
-// Blocks that must fit on an SM at once, for which the compiler keeps to 65536 / (256 * blocks) registers.
-// Five, 40 warps with 4 loads of 16 bytes each in flight, is what 48 registers allow; with six the kernel
-// spills (bf16: 20 % slower). A fifth list takes more registers, and fp64 arithmetic pairs of them. ptxas for
-// sm_90a reports no spill but 8 bytes in fp64 with amsgrad, which is left.
+// fp64 with amsgrad needs 130 registers: 256 threads of that would leave an SM one block (8 warps), 128
+// threads leave it three (12 warps).
 template <typename T, bool amsgrad>
-constexpr int kMinBlocksPerSM = std::is_same_v<T, double> ? 2
+constexpr int kMaxThreads = std::is_same_v<T, double> && amsgrad ? 128 : 256;
+// Blocks that must fit on an SM at once, for which the compiler keeps to 65536 / (threads * blocks)
+// registers. Five, 40 warps with 4 loads of 16 bytes each in flight, is what 48 registers allow; with six the
+// kernel spills (bf16: 20 % slower). A fifth list takes more registers, and fp64 arithmetic pairs of them.
+// ptxas for sm_90a reports no spill.
+template <typename T, bool amsgrad>
+constexpr int kMinBlocksPerSM = std::is_same_v<T, double> ? (amsgrad ? 3 : 2)
                                 : amsgrad                 ? 4
                                                           : 5;
 // One vector of each operand a thread; in fp64 several one after the other, because a power in fp64 takes
@@ -289,7 +292,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
 // next start as soon as its own blocks have, which is safe because they share no tensor, and none ends before
 // the one before it has ended, so that what follows the last of them follows them all.
 template <typename T, bool amsgrad, int bytes>
-__global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<T, amsgrad>) void fused_adam_kernel(
+__global__ __launch_bounds__(kMaxThreads<T, amsgrad>, kMinBlocksPerSM<T, amsgrad>) void fused_adam_kernel(
     const __grid_constant__ Arguments<MathType<T>, amsgrad ? 5 : 4, bytes> args) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -347,9 +350,9 @@ class OverlapAllowed {
 };
 
 // Threads a block: as many as tensors of this mean size keep busy.
-int choose_threads(int64_t elements, int tensors, int elements_per_thread) {
+int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
   int threads = kMinThreads;
-  while (threads < kMaxThreads && int64_t{threads} * elements_per_thread * tensors < elements) {
+  while (threads < most && int64_t{threads} * elements_per_thread * tensors < elements) {
     threads *= 2;
   }
   return threads;
@@ -421,7 +424,7 @@ cudaError_t launch_list(const FusedAdamParams& p, cudaStream_t stream) {
     for (int i = 0; i < count; ++i) {
       elements += p.tensors[from + i].numel;
     }
-    const int threads = choose_threads(elements, count, kElementsPerThread);
+    const int threads = choose_threads(elements, count, kElementsPerThread, kMaxThreads<T, amsgrad>);
     const int64_t blocks =
         describe_tensors<kLists>(args, p.tensors + from, count, int64_t{threads} * kElementsPerThread);
     cudaLaunchConfig_t config{};
