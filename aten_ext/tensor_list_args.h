@@ -97,6 +97,11 @@ C10_ALWAYS_INLINE const char* decline_tensor_lists(at::TensorList params, at::Te
   return nullptr;
 }
 
+// Where the one float32 is, or nullptr for none.
+inline const float* float_pointer(const std::optional<at::Tensor>& t) {
+  return t.has_value() ? t->const_data_ptr<float>() : nullptr;
+}
+
 // The learning rate of a .tensor_lr overload at CPU, which is read on the host.
 inline const char* decline_cpu_lr(const at::Tensor& lr, at::Device device) {
   return is_number(lr, device) ? nullptr : "lr that is not one number on the parameters' device";
