@@ -9,24 +9,13 @@
 #include <type_traits>
 
 #include "cuda/device/tensor_list.cuh"
+#include "cuda/kernel_arguments.cuh"
 
 namespace aten_ext::cuda {
 namespace {
 
 // Lists of tensors smaller than a block's chunk take smaller blocks, down to one warp.
 constexpr int kMinThreads = 32;
-
-bool large_arguments_allowed() {
-#if CUDART_VERSION >= 12010
-  static const bool allowed = [] {
-    int driver = 0;
-    return cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12010;
-  }();
-  return allowed;
-#else
-  return false;
-#endif
-}
 
 // Whether a kernel's launches after a list's first may overlap with the one before, on each device. They may
 // where the code that runs there waits at its end, which it does when it was compiled for sm_90 or newer. The

@@ -19,15 +19,10 @@
 #include <cstdint>
 
 #include "cuda/device/vector.cuh"
+#include "cuda/kernel_arguments.cuh"
 #include "cuda/tensor_list.h"
 
 namespace aten_ext::cuda {
-
-// Kernel arguments: 4 KB always; 32,764 bytes with a driver for CUDA 12.1 or newer, on sm_70 or newer (which
-// is every architecture that this is built for). A launch costs more with more arguments to copy, so short
-// lists take the small struct.
-constexpr int kSmallArgumentBytes = 4096;
-constexpr int kLargeArgumentBytes = 32764;
 
 // Hints of where to look for a block's tensor: one for each of so many equal parts of the grid.
 constexpr int kHintsInSmall = 64;
