@@ -56,8 +56,12 @@ cudaError_t launch(const ForeachAddParams& p, cudaStream_t stream) {
   for (int64_t from = 0; from < p.count; from += Args::kCapacity) {
     args.count = static_cast<int>(std::min<int64_t>(p.count - from, Args::kCapacity));
     std::copy_n(p.numbers + from, args.count, args.numbers);
-    foreach_add_kernel<bytes><<<(args.count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(args);
-    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>((args.count + kThreads - 1) / kThreads));
+    config.blockDim = dim3(kThreads);
+    config.stream = stream;
+    if (const cudaError_t error = cudaLaunchKernelEx(&config, foreach_add_kernel<bytes>, args);
+        error != cudaSuccess) {
       return error;
     }
   }

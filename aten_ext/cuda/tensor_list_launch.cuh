@@ -23,7 +23,8 @@ constexpr int kMinThreads = 32;
 // nothing.
 class OverlapAllowed {
  public:
-  cudaError_t operator()(const void* kernel, bool& allowed) {
+  template <typename Arguments>
+  cudaError_t operator()(void (*kernel)(Arguments), bool& allowed) {
     int device = 0;
     if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
       return error;
@@ -103,8 +104,7 @@ cudaError_t launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>
   bool overlap = false;
   if (count_of_all > Args::kCapacity) {
     static OverlapAllowed overlap_allowed;
-    const cudaError_t error = overlap_allowed(reinterpret_cast<const void*>(kernel), overlap);
-    if (error != cudaSuccess) {
+    if (const cudaError_t error = overlap_allowed(kernel, overlap); error != cudaSuccess) {
       return error;
     }
   }
