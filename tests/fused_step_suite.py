@@ -1,4 +1,4 @@
-"""What holds of every fused optimizer step: the tests of ``_fused_sgd_`` and ``_fused_adagrad_`` inherit it."""
+"""What holds of every fused optimizer step: tests that ``_fused_sgd_`` and ``_fused_adagrad_`` inherit."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ SPOILED: list[Callable[[Step], str]] = [
 
 
 def check_decline(step: Step, reason: str, device: str = "cpu") -> None:
-    """Same result or same error as without aten_ext, counted under its own reason; an error touches nothing."""
+    """Same result or error as without aten_ext, counted under its own reason; an error touches nothing."""
     theirs, before = copy.deepcopy(step), copy.deepcopy(step)
     with aten_ext.disabled():
         expected = outcome(theirs)
@@ -214,7 +214,7 @@ def check_decline(step: Step, reason: str, device: str = "cpu") -> None:
 
 
 class FusedStepTests:
-    """The tests themselves. A subclass says how to make a step and what upstream's CUDA kernel rounds oddly."""
+    """The tests. A subclass says how to make a step, and what upstream's CUDA kernel rounds oddly."""
 
     def make(self, maker: Maker, **options: Any) -> Step:
         """A step over tensors of ``maker``, its options changed by ``options``."""
@@ -309,7 +309,7 @@ class FusedStepTests:
             torch.set_num_threads(threads)
 
     def test_copy_on_write_tensors(self) -> None:
-        """Gradients are read without copying them; what is written leaves the tensor it was cloned from alone."""
+        """Gradients are read without a copy; what is written leaves the tensor it was cloned from alone."""
         source = self.make(Maker([(100,)]))
         before = source.clone()
         lists = {name: [torch._lazy_clone(t) for t in tensors] for name, tensors in source.lists.items()}

@@ -113,7 +113,7 @@ def test_what_is_not_measured_starts_off(codegen: ModuleType, tmp_path: Path) ->
 
 
 def test_composite_upstream_is_called_where_it_stands(codegen: ModuleType, tmp_path: Path) -> None:
-    """CompositeExplicitAutograd serves a backend without a kernel of its own; it is no key of the dispatcher."""
+    """CompositeExplicitAutograd serves a backend without a kernel of its own; nothing is registered at it."""
     text = "- func: _foreach_add_.Scalar\n  dispatch: CPU, CUDA\n  summary: x"
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=True)
     generated = path.read_text()

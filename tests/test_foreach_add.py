@@ -176,7 +176,9 @@ def test_a_leaf_that_requires_grad_is_upstreams_error() -> None:
 
 def test_another_device_is_declined() -> None:
     """Asked with meta tensors: no GPU needed."""
-    answer = aten_ext.explain(torch._foreach_add_, [torch.zeros(()), torch.zeros((), device="meta")], 1, key="CUDA")
+    answer = aten_ext.explain(
+        torch._foreach_add_, [torch.zeros(()), torch.zeros((), device="meta")], 1, key="CUDA"
+    )
     assert answer.reason == NOT_ONE_FLOAT
     answer = aten_ext.explain(torch._foreach_add_, [torch.zeros((), device="meta")] * 2, 1, key="CUDA")
     assert (answer.override, answer.reason) == (NAME, "")

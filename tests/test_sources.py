@@ -32,8 +32,8 @@ FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cp
 def test_include_rule(path: Path) -> None:
     """device/ <- .cu <- .h -> .cpp -> checks.h; cuda/ and cpu/ do not know each other.
 
-    A bridge <op>.h may name the tensor lists of its folder and what is standard library only; cpu/kernel/ is for
-    the files that are compiled for an instruction set of their own.
+    A bridge <op>.h may name the tensor lists of its folder and what is standard library only; cpu/kernel/ is
+    for the files that are compiled for an instruction set of their own.
     """
     names = includes(path)
     mine = ours(names)
