@@ -179,7 +179,7 @@ def test_optimizer_step_reaches_its_override(kind: str, overrides_restored: None
 
 
 def test_a_rival_is_measured_in_turns_or_skipped(overrides_restored: None) -> None:
-    """Without a GPU: a rival that notes whether the overrides were on when it ran, and one that is missing."""
+    """Without a GPU: a rival that notes whether overrides were on when it ran, and one that is missing."""
     on = []
 
     def make_rival(name: str, device: str) -> Callable[[], object]:

@@ -1,7 +1,7 @@
 """The CUDA kernels of the fused SGD and Adagrad steps and of the step counters, run on the CPU.
 
-Their splitting, their edges, their arguments. Values are held to the formula in float64 within the rounding of
-the dtype; bit for bit is for a GPU (test_fused_sgd.py, test_fused_adagrad.py, test_foreach_add.py).
+Their splitting, their edges, their arguments. Values are held to the formula in float64 within the rounding
+of the dtype; bit for bit is for a GPU (test_fused_sgd.py, test_fused_adagrad.py, test_foreach_add.py).
 """
 
 from __future__ import annotations
