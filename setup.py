@@ -43,7 +43,7 @@ if tuple(int(part) for part in TORCH_VERSION.split(".")) < (2, 11):
 
 # Vectorised CPU kernels: compiled for an instruction set that not every machine has, chosen at run time.
 # AVX2 alone, as upstream does for these operators: AVX-512 measured no faster.
-CAPABILITY_SOURCES = ["cpu/fused_adam_kernel.cpp"]
+CAPABILITY_SOURCES = [f"cpu/{op}_kernel.cpp" for op in ("fused_adam", "fused_sgd", "fused_adagrad")]
 CAPABILITIES: dict[str, list[str]] = {}
 if platform.machine() in ("x86_64", "AMD64"):
     # Fused multiply-adds are written out where they are wanted; the compiler is to make no others.

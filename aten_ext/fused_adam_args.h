@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "checks.h"
+#include "tensor_list_args.h"
 
 // Each operator has an overload whose learning rate is a double and one where it is a tensor; otherwise
 // the arguments of all four are the same, in the same order.
@@ -28,67 +28,20 @@ struct FusedAdamScalars {
   bool amsgrad, maximize;
 };
 
-// The first reason why `t` cannot be taken for a flat array beside `param`, or nullptr.
-C10_ALWAYS_INLINE const char* decline_fused_adam_tensor(const at::Tensor& t, const at::Tensor& param,
-                                                        caffe2::TypeMeta dtype, at::Device device) {
-  if (t.dtype() != dtype) {  // an undefined tensor's is like no other
-    return t.defined() ? "more than one dtype" : "undefined tensor";
-  }
-  if (t.device() != device) {
-    return "more than one device";
-  }
-  if (!is_dense(t)) {
-    return "tensor that is not dense";
-  }
-  return same_geometry(param, t) ? nullptr : "shapes or strides that differ between the lists";
-}
-
-// nullptr when every list is what a flat kernel needs: for each parameter, the gradient and the states
-// are dense, of its dtype, device, sizes and strides, so that element i is the same index in all.
-// Otherwise the reason. Where upstream raises an error, it is upstream that must raise it.
+// nullptr, or the reason why upstream runs.
 C10_ALWAYS_INLINE const char* decline_fused_adam(at::TensorList params, at::TensorList grads,
                                                  at::TensorList exp_avgs, at::TensorList exp_avg_sqs,
                                                  at::TensorList max_exp_avg_sqs, at::TensorList steps,
                                                  bool amsgrad, const std::optional<at::Tensor>& grad_scale,
                                                  const std::optional<at::Tensor>& found_inf) {
-  const size_t count = params.size();
-  if (count == 0) {
-    return "no tensors";
+  if (amsgrad) {
+    return decline_tensor_lists(params, grads, {exp_avgs, exp_avg_sqs, max_exp_avg_sqs}, &steps, grad_scale,
+                                found_inf);
   }
-  if (grads.size() != count || exp_avgs.size() != count || exp_avg_sqs.size() != count ||
-      steps.size() != count || max_exp_avg_sqs.size() != (amsgrad ? count : 0)) {
+  if (!params.empty() && !max_exp_avg_sqs.empty()) {
     return "lists of different lengths";
   }
-  if (!params[0].defined()) {
-    return "undefined tensor";
-  }
-  const at::ScalarType scalar_type = params[0].scalar_type();
-  if (scalar_type != at::kFloat && scalar_type != at::kBFloat16 && scalar_type != at::kHalf &&
-      scalar_type != at::kDouble) {
-    return "dtype other than float32, float16, bfloat16, float64";
-  }
-  const caffe2::TypeMeta dtype = params[0].dtype();
-  const at::Device device = params[0].device();
-  for (size_t i = 0; i < count; ++i) {
-    if (!is_float_scalar(steps[i], device)) {
-      return "step that is not one float32 on the parameters' device";
-    }
-    const at::Tensor& param = params[i];
-    const char* reason = decline_fused_adam_tensor(param, param, dtype, device);
-    reason = reason ? reason : decline_fused_adam_tensor(grads[i], param, dtype, device);
-    reason = reason ? reason : decline_fused_adam_tensor(exp_avgs[i], param, dtype, device);
-    reason = reason ? reason : decline_fused_adam_tensor(exp_avg_sqs[i], param, dtype, device);
-    if (amsgrad && reason == nullptr) {
-      reason = decline_fused_adam_tensor(max_exp_avg_sqs[i], param, dtype, device);
-    }
-    if (reason != nullptr) {
-      return reason;
-    }
-  }
-  if (!is_float_scalar_or_none(grad_scale, device) || !is_float_scalar_or_none(found_inf, device)) {
-    return "grad_scale or found_inf that is not one float32 on the parameters' device";
-  }
-  return nullptr;
+  return decline_tensor_lists(params, grads, {exp_avgs, exp_avg_sqs}, &steps, grad_scale, found_inf);
 }
 
 }  // namespace aten_ext

@@ -73,8 +73,14 @@ class Override:
         return f"decline_gpu({asked}, at::device_of({self.first_tensors}))"
 
     @classmethod
-    def make(cls, function: NativeFunction, key: str, summary: str, *, measured: bool = True) -> Override:
-        """Let torchgen print the signatures of ``function``, with plain integers for sizes."""
+    def make(
+        cls, function: NativeFunction, key: str, summary: str, *, upstream_key: str, measured: bool = True
+    ) -> Override:
+        """Let torchgen print the signatures of ``function``, with plain integers for sizes.
+
+        ``upstream_key`` is where PyTorch's own kernel for ``key`` stands: see :meth:`Upstream.keys`.
+        """
+        namespace = upstream_key.lower()
         with native_function_manager(function):
             signature = DispatcherSignature.from_schema(function.func, symint=False)
             group = CppSignatureGroup.from_native_function(function, method=False)
@@ -91,8 +97,8 @@ class Override:
                 returns=signature.returns_type().cpp_type(),
                 arguments=", ".join(a.defn() for a in signature.arguments()),
                 argument_names=", ".join(a.name for a in signature.arguments()),
-                upstream=f"at::{key.lower()}::{target_name}({', '.join(a.expr for a in forwarded)})",
-                header=f"ATen/ops/{function.root_name}_{key.lower()}_dispatch.h",
+                upstream=f"at::{namespace}::{target_name}({', '.join(a.expr for a in forwarded)})",
+                header=f"ATen/ops/{function.root_name}_{namespace}_dispatch.h",
                 schema_arguments=re.sub(r"Tensor\([^)]*\)", "Tensor", str(function.func.arguments)),
                 first_tensors=next(
                     a.name for a in function.func.arguments.flat_all if a.type.is_tensor_like()
@@ -126,13 +132,21 @@ class Upstream:
         """Torchgen's model of the overload ``name``."""
         return self._parse(name)[0]
 
-    def keys(self, name: str) -> list[str]:
-        """The keys among :data:`VALID_KEYS` at which ``name`` has a kernel of its own."""
+    def keys(self, name: str) -> dict[str, str]:
+        """The keys among :data:`VALID_KEYS` at which ``name`` has a kernel, and where that kernel stands.
+
+        It stands at the key itself (``at::cpu::``), or else at CompositeExplicitAutograd, which serves every
+        backend that has none of its own. A CompositeImplicitAutograd kernel is none in this sense: it calls
+        other operators, autograd included, and an override below autograd would cut these off.
+        """
         function, index = self._parse(name)
         if function.structured_delegate is not None:
             # A functional or in-place overload whose kernel is that of its out= overload.
             _, index = self._parse(str(function.structured_delegate))
-        return [key for key in VALID_KEYS if DispatchKey.parse(key) in index]
+        composite = DispatchKey.CompositeExplicitAutograd
+        where = {key: DispatchKey.parse(key) for key in VALID_KEYS}
+        candidates = {key: own if own in index else composite for key, own in where.items()}
+        return {key: found.name for key, found in candidates.items() if found in index}
 
     def _parse(self, name: str) -> tuple[NativeFunction, Any]:
         # from_yaml consumes the dictionary that it is given.
@@ -227,7 +241,13 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                 )
         summary = fields["summary"][0]
         overrides.extend(
-            Override.make(upstream.function(name), key, summary, measured=key not in unmeasured)
+            Override.make(
+                upstream.function(name),
+                key,
+                summary,
+                upstream_key=with_upstream[key],
+                measured=key not in unmeasured,
+            )
             for key in keys
         )
     return overrides

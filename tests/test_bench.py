@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,20 @@ import torch
 
 import aten_ext
 from aten_ext.__main__ import main
-from aten_ext.bench import command, entry, fused_adam, graph, harness, interleave, operands, registry, report
+from aten_ext.bench import (
+    command,
+    entry,
+    fused_adagrad,
+    fused_adam,
+    fused_sgd,
+    graph,
+    harness,
+    interleave,
+    operands,
+    optimizer_step,
+    registry,
+    report,
+)
 from aten_ext.bench.case import Case, Settings
 from aten_ext.bench.parameter_sets import PARAMETER_SETS
 from aten_ext.bench.result import Result, Samples, spread
@@ -117,6 +130,74 @@ def test_operands_stay_normal_numbers(dtype: str, variant: str) -> None:
         assert (tensor.abs() < 100).all()
         assert tensor.storage_offset() == (step.offset if tensor is not gradients[0] else 0)
     assert steps[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "moved", "held"),
+    [
+        (fused_sgd.Step("14x1.25M"), 5, 3),
+        (fused_sgd.Step("14x1.25M", momentum=0.0), 3, 2),
+        (fused_sgd.Step("14x1.25M", grad_scale=True), 6, 3),
+        (fused_adagrad.Step("14x1.25M"), 5, 3),
+        (fused_adagrad.Step("14x1.25M", grad_scale=True), 6, 3),
+    ],
+)
+def test_bytes_of_other_steps(step: fused_sgd.Step | fused_adagrad.Step, moved: int, held: int) -> None:
+    case = step.case()
+    assert (case.bytes, case.footprint) == (moved * 70_000_000, held * 70_000_000)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        fused_sgd.Step("1x10"),
+        fused_sgd.Step("1x10", momentum=0.0),
+        fused_sgd.Step("1x10", nesterov=True, maximize=True),
+        fused_sgd.Step("1x10", grad_scale=True, tensor_lr=True, offset=1),
+        fused_adagrad.Step("1x10"),
+        fused_adagrad.Step("1x10", "float16"),
+        fused_adagrad.Step("1x10", "bfloat16", lr_decay=0.1, grad_scale=True, offset=1),
+    ],
+    ids=lambda step: step.case().label,
+)
+def test_operands_of_other_steps_stay_normal_numbers(step: fused_sgd.Step | fused_adagrad.Step) -> None:
+    call = step.case().make("cpu")
+    for _ in range(5000):
+        call()
+    for tensor in [tensors[0] for tensors in call.args[:3] if tensors]:  # type: ignore[attr-defined]
+        assert tensor.isfinite().all() and (tensor.abs() < 1000).all()
+        assert (tensor.abs() >= torch.finfo(tensor.dtype).smallest_normal).all()
+        assert tensor.storage_offset() == step.offset
+
+
+@pytest.mark.parametrize("kind", optimizer_step.OVERRIDES)
+def test_optimizer_step_reaches_its_override(kind: str, overrides_restored: None) -> None:
+    case = optimizer_step._case(kind, "1x10")
+    with Overrides() as switch:
+        call = case.make("cpu")
+        assert routes(call, case.override, "cpu", switch) == ("fused", None)
+        assert aten_ext.counts("CPU")["_foreach_add_.Scalar"].ran == (kind != "SGD")
+
+
+def test_a_rival_is_measured_in_turns_or_skipped(overrides_restored: None) -> None:
+    """Without a GPU: a rival that notes whether overrides were on when it ran, and one that is missing."""
+    on = []
+
+    def make_rival(name: str, device: str) -> Callable[[], object]:
+        return lambda: on.append(any(override.enabled for override in aten_ext.overrides()))
+
+    def missing(name: str, device: str) -> Callable[[], object]:
+        raise ModuleNotFoundError("No module named 'rival'")
+
+    case = optimizer_step._case("AdamW", "1x10", "a rival", make_rival)
+    assert case.measure is not None and case.name == "AdamW.step 1x10 beside a rival"
+    result = case.measure(case, Settings("cpu", seconds=0.02, never_slower=1e9))
+    samples = result.clocks["eager"]
+    assert len(samples.upstream) == len(samples.ours) >= interleave.FEWEST_PAIRS
+    assert result.failures(1e9) == [] and not any(on[3:])
+    case = optimizer_step._case("AdamW", "1x10", "a rival", missing)
+    assert case.measure is not None
+    assert case.measure(case, Settings("cpu")).skipped == "ModuleNotFoundError: No module named 'rival'"
 
 
 # ---- the arithmetic
@@ -404,7 +485,7 @@ def test_never_slower_fails_after_printing_and_writing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "unknown op 'nonsense'; choose from: fused_adam, entry"),
+        (["nonsense"], f"unknown op 'nonsense'; choose from: {', '.join(registry.OPS)}"),
         (["--device", "tpu"], "unknown device 'tpu'; choose from: cpu, cuda"),
         (
             ["fused_adam", "--device", "cpu", "--filter", "zzz"],

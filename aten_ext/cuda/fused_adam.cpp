@@ -7,20 +7,6 @@
 #include "overrides.h"
 
 namespace aten_ext {
-namespace {
-
-// A tensor lr is read on the device by the kernel, or on the host if it lives there (as upstream does).
-const char* decline_tensor_lr(const at::Tensor& lr, const at::Device device) {
-  if (lr.defined() && lr.is_cpu() && is_number(lr, lr.device())) {
-    return nullptr;
-  }
-  return is_float_scalar(lr, device)
-             ? nullptr
-             : "lr that is neither one number on the CPU nor one float32 on the device";
-}
-
-}  // namespace
-
 #define ATEN_EXT_FUSED_ADAM_CUDA_DECLINE(name)                                                            \
   const char* decline::name##_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(double)) {                              \
     return decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, amsgrad,      \
@@ -29,7 +15,7 @@ const char* decline_tensor_lr(const at::Tensor& lr, const at::Device device) {
   const char* decline::name##_tensor_lr_cuda(ATEN_EXT_FUSED_ADAM_PARAMETERS(const at::Tensor&)) {         \
     const char* reason = decline_fused_adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, \
                                             amsgrad, grad_scale, found_inf);                              \
-    return reason != nullptr ? reason : decline_tensor_lr(lr, params[0].device());                        \
+    return reason != nullptr ? reason : decline_cuda_lr(lr, params[0].device());                          \
   }
 
 ATEN_EXT_FUSED_ADAM_CUDA_DECLINE(_fused_adamw_)
@@ -50,55 +36,36 @@ ATEN_EXT_FUSED_ADAM_CUDA_DECLINE(_fused_adam_)
 namespace aten_ext {
 namespace {
 
-using cuda::AdamDtype;
 using cuda::FusedAdamParams;
-using cuda::FusedAdamTensor;
-
-AdamDtype to_adam_dtype(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return AdamDtype::Double;
-    case at::kBFloat16:
-      return AdamDtype::BFloat16;
-    case at::kHalf:
-      return AdamDtype::Half;
-    default:
-      return AdamDtype::Float;  // decline() lets nothing else through
-  }
-}
-
-const float* pointer_or_null(const std::optional<at::Tensor>& t) {
-  return t.has_value() ? t->const_data_ptr<float>() : nullptr;
-}
 
 void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                     at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs, at::TensorList steps,
                     const FusedAdamScalars& scalars, const float* lr_pointer,
                     const std::optional<at::Tensor>& grad_scale, const std::optional<at::Tensor>& found_inf) {
   const c10::cuda::CUDAGuard guard(params[0].device());
-  std::vector<FusedAdamTensor> tensors;
+  std::vector<cuda::FlatTensors<cuda::kAdamLists>> tensors;
   tensors.reserve(params.size());
   for (size_t i = 0; i < params.size(); ++i) {
     const int64_t numel = params[i].numel();
     if (numel == 0) {
       continue;
     }
-    FusedAdamTensor& tensor = tensors.emplace_back();
-    tensor.data[0] = params[i].mutable_data_ptr();
+    auto& row = tensors.emplace_back();
+    row.data[cuda::kParam] = params[i].mutable_data_ptr();
     // Read only, unless it is unscaled: a copy-on-write gradient is then not copied.
-    tensor.data[1] =
+    row.data[cuda::kGrad] =
         grad_scale.has_value() ? grads[i].mutable_data_ptr() : const_cast<void*>(grads[i].const_data_ptr());
-    tensor.data[2] = exp_avgs[i].mutable_data_ptr();
-    tensor.data[3] = exp_avg_sqs[i].mutable_data_ptr();
-    tensor.data[4] = scalars.amsgrad ? max_exp_avg_sqs[i].mutable_data_ptr() : nullptr;
-    tensor.step = static_cast<const float*>(steps[i].const_data_ptr());
-    tensor.numel = numel;
+    row.data[cuda::kExpAvg] = exp_avgs[i].mutable_data_ptr();
+    row.data[cuda::kExpAvgSq] = exp_avg_sqs[i].mutable_data_ptr();
+    row.data[cuda::kMaxExpAvgSq] = scalars.amsgrad ? max_exp_avg_sqs[i].mutable_data_ptr() : nullptr;
+    row.step = static_cast<const float*>(steps[i].const_data_ptr());
+    row.numel = numel;
   }
 
   FusedAdamParams p{};
   p.tensors = tensors.data();
   p.count = static_cast<int64_t>(tensors.size());
-  p.dtype = to_adam_dtype(params[0].scalar_type());
+  p.dtype = to_floating_dtype(params[0].scalar_type());
   p.decoupled = scalars.decoupled;
   p.amsgrad = scalars.amsgrad;
   p.maximize = scalars.maximize;
@@ -108,8 +75,8 @@ void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList 
   p.weight_decay = scalars.weight_decay;
   p.eps = scalars.eps;
   p.lr_pointer = lr_pointer;
-  p.grad_scale = pointer_or_null(grad_scale);
-  p.found_inf = pointer_or_null(found_inf);
+  p.grad_scale = float_pointer(grad_scale);
+  p.found_inf = float_pointer(found_inf);
   C10_CUDA_CHECK(cuda::launch_fused_adam(p, c10::cuda::getCurrentCUDAStream()));
 }
 

@@ -6,22 +6,17 @@
 
 #include <cstdint>
 
+#include "cuda/tensor_list.h"
+#include "floating_dtype.h"
+
 namespace aten_ext::cuda {
 
-enum class AdamDtype : uint8_t { Float, Double, BFloat16, Half };
-
-// One parameter with all that belongs to it: flat, element i of each is the same index.
-struct FusedAdamTensor {
-  // param, grad, exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq: [numel] each.
-  void* data[5];
-  const float* step;  // [1]
-  int64_t numel;      // > 0
-};
+enum AdamList { kExpAvg = kFirstState, kExpAvgSq, kMaxExpAvgSq, kAdamLists };  // the last with amsgrad
 
 struct FusedAdamParams {
-  const FusedAdamTensor* tensors;  // [count], on the host
+  const FlatTensors<kAdamLists>* tensors;  // [count], on the host
   int64_t count;
-  AdamDtype dtype;
+  FloatingDtype dtype;
   bool decoupled;  // AdamW's decay of the parameter itself, not Adam's addition to the gradient
   bool amsgrad;
   bool maximize;

@@ -11,13 +11,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from aten_ext.bench.case import ITEMSIZE, Call, Case
-from aten_ext.bench.parameter_sets import PARAMETER_SETS, Shapes
-
-if TYPE_CHECKING:
-    import torch
+from aten_ext.bench.parameter_sets import PARAMETER_SETS
+from aten_ext.bench.tensors import random_tensors
 
 CPU_SETS = ("gru_seq2seq", "resnet50", "1000x1024", "4000x64", "14x1.25M")
 GPU_SETS = ("gru_seq2seq", "resnet50", "gpt2", "llama1b", "1000x1024", "4000x64")
@@ -79,9 +76,8 @@ def _sweep(short: Sequence[str]) -> list[Step]:
     rest = [name for name in PARAMETER_SETS if name not in short]
     steps = [Step(name, dtype) for name in rest for dtype in ("float32", "bfloat16")]
     steps += [Step(name, dtype) for name in ("gru_seq2seq", "4000x64") for dtype in ("float16", "float64")]
-    plain = Step("gru_seq2seq")
-    for optimizer in ("adamw", "adam"):
-        plain = replace(plain, optimizer=optimizer)
+    for optimizer, dtype in (("adamw", "float32"), ("adamw", "bfloat16"), ("adam", "float32")):
+        plain = Step("gru_seq2seq", dtype, optimizer)
         steps += [
             replace(plain, variant="amsgrad", amsgrad=True),
             replace(plain, variant="maximize", maximize=True),
@@ -110,7 +106,7 @@ def _make(step: Step, device: str) -> Call:
     import torch
 
     shapes = PARAMETER_SETS[step.parameters]()
-    new = partial(_tensors, shapes, getattr(torch, step.dtype), device)
+    new = partial(random_tensors, shapes, getattr(torch, step.dtype), device)
     parameters, gradients = new(0.1, step.offset), new(0.1, step.grad_offset)
     moments = new(0.1, step.offset)
     squares = new(0.01, step.offset, positive=True)
@@ -136,27 +132,3 @@ def _make(step: Step, device: str) -> Call:
         grad_scale=one if step.grad_scale else None,
         found_inf=zero if step.found_inf else None,
     )
-
-
-def _tensors(
-    shapes: Shapes, dtype: torch.dtype, device: str, scale: float, offset: int, positive: bool = False
-) -> list[torch.Tensor]:
-    """Random tensors, each with a storage of its own; magnitudes are uniform in [0.5, 1.5] of ``scale``."""
-    import torch
-
-    sizes = [math.prod(shape) for shape in shapes]
-    values = torch.rand(sum(sizes), dtype=dtype, device=device)
-    if positive:
-        values.add_(0.5)
-    else:
-        values.mul_(2).sub_(1)
-        values.add_(torch.copysign(torch.ones((), dtype=dtype, device=device), values), alpha=0.5)
-    values.mul_(scale)
-    tensors = [
-        torch.empty(size + offset, dtype=dtype, device=device)[offset:].view(shape)
-        for size, shape in zip(sizes, shapes, strict=True)
-    ]
-    # One call for all: thousands of single copies would take longer than the measurement.
-    parts = [part.view(shape) for part, shape in zip(torch.split(values, sizes), shapes, strict=True)]
-    torch._foreach_copy_(tensors, parts)
-    return tensors

@@ -1,0 +1,21 @@
+// Bridge between the ATen side of _foreach_add_.Scalar on CUDA (foreach_add.cpp) and its kernel
+// (foreach_add.cu). No ATen here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+struct ForeachAddParams {
+  float* const* numbers;  // [count] on the host, each [1] on the device
+  int64_t count;
+  float value;
+};
+
+// Queues the additions on `stream` of the current device: as few launches as the size of kernel arguments
+// allows, no synchronisation, no allocation. Returns the first error of a launch.
+cudaError_t launch_foreach_add(const ForeachAddParams& params, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda

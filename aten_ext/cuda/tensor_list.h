@@ -1,0 +1,20 @@
+// A list of parameters with their gradients and states: what a fused optimizer step hands from cuda/<op>.cpp
+// to cuda/<op>.cu. No ATen here.
+#pragma once
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+// The first two lists of every optimizer; its states follow.
+enum List { kParam, kGrad, kFirstState };
+
+// One parameter with all that belongs to it: flat, element i of each is the same index.
+template <int lists>
+struct FlatTensors {
+  void* data[lists];  // [numel] each
+  const float* step;  // [1] on the device; nullptr for an optimizer that does not count steps
+  int64_t numel;      // > 0
+};
+
+}  // namespace aten_ext::cuda

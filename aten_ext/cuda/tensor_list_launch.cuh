@@ -1,0 +1,150 @@
+// The launches of a fused optimizer step, host side: as few as the size of kernel arguments allows, no
+// synchronisation, no allocation. See device/tensor_list.cuh for what an Optimizer is.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <type_traits>
+
+#include "cuda/device/tensor_list.cuh"
+#include "cuda/kernel_arguments.cuh"
+
+namespace aten_ext::cuda {
+namespace {
+
+// Lists of tensors smaller than a block's chunk take smaller blocks, down to one warp.
+constexpr int kMinThreads = 32;
+
+// Whether a kernel's launches after a list's first may overlap with the one before, on each device. They may
+// where the code that runs there waits at its end, which it does when it was compiled for sm_90 or newer. The
+// device's own capability does not say: it may run older PTX, compiled for it at load, which waits for
+// nothing.
+class OverlapAllowed {
+ public:
+  template <typename Arguments>
+  cudaError_t operator()(void (*kernel)(Arguments), bool& allowed) {
+    int device = 0;
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+      return error;
+    }
+    std::atomic<int>* ptx_version = device < kDevices ? &ptx_version_[device] : nullptr;
+    int version = ptx_version != nullptr ? ptx_version->load(std::memory_order_relaxed) : 0;
+    if (version == 0) {
+      cudaFuncAttributes attributes{};
+      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
+        return error;
+      }
+      version = attributes.ptxVersion;
+      if (ptx_version != nullptr) {
+        ptx_version->store(version, std::memory_order_relaxed);
+      }
+    }
+    allowed = version >= 90;
+    return cudaSuccess;
+  }
+
+ private:
+  static constexpr int kDevices = 64;            // on further ones it is asked each time
+  std::atomic<int> ptx_version_[kDevices] = {};  // 0: not asked yet
+};
+
+// Threads a block: as many as tensors of this mean size keep busy.
+int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
+  int threads = kMinThreads;
+  while (threads < most && int64_t{threads} * elements_per_thread * tensors < elements) {
+    threads *= 2;
+  }
+  return threads;
+}
+
+// Fills the part of `args` that says which tensors there are and returns the size of the grid.
+template <typename Optimizer, typename Args, int lists>
+int64_t describe_tensors(Args& args, const FlatTensors<lists>* tensors, int count, int64_t chunk) {
+  static_assert(Optimizer::kLists <= lists, "a list that the rows do not have");
+  int64_t blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    for (int list = 0; list < Optimizer::kLists; ++list) {
+      args.data[list][i] = tensors[i].data[list];
+    }
+    args.step[Optimizer::kSteps ? i : 0] = tensors[i].step;
+    args.numel[i] = tensors[i].numel;
+    args.first_block[i] = static_cast<uint32_t>(blocks);
+    blocks += (tensors[i].numel + chunk - 1) / chunk;
+  }
+  args.hint_shift = 0;
+  while (blocks >> args.hint_shift >= Args::kHints) {
+    ++args.hint_shift;
+  }
+  int tensor = 0;
+  for (int i = 0; i <= Args::kHints; ++i) {
+    while (tensor + 1 < count && args.first_block[tensor + 1] <= int64_t{i} << args.hint_shift) {
+      ++tensor;
+    }
+    args.hint[i] = static_cast<uint16_t>(tensor);
+  }
+  return blocks;
+}
+
+template <typename Optimizer, int bytes, int lists>
+cudaError_t launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>),
+                                  const typename Optimizer::Scalars& scalars,
+                                  const FlatTensors<lists>* tensors, int64_t count_of_all,
+                                  cudaStream_t stream) {
+  using Args = ListArguments<Optimizer, bytes>;
+  constexpr int kElementsPerThread =
+      Vector<typename Optimizer::Element>::kSize * Optimizer::kVectorsPerThread;
+  static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
+  static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
+  static_assert(Args::kCapacity <= UINT16_MAX, "a hint is 16 bits");
+
+  Args args;
+  args.scalars = scalars;
+  bool overlap = false;
+  if (count_of_all > Args::kCapacity) {
+    static OverlapAllowed overlap_allowed;
+    if (const cudaError_t error = overlap_allowed(kernel, overlap); error != cudaSuccess) {
+      return error;
+    }
+  }
+  cudaLaunchAttribute overlaps{};
+  overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlaps.val.programmaticStreamSerializationAllowed = 1;
+
+  for (int64_t from = 0; from < count_of_all; from += Args::kCapacity) {
+    const int count = static_cast<int>(std::min<int64_t>(count_of_all - from, Args::kCapacity));
+    int64_t elements = 0;
+    for (int i = 0; i < count; ++i) {
+      elements += tensors[from + i].numel;
+    }
+    const int threads = choose_threads(elements, count, kElementsPerThread, Optimizer::kMaxThreads);
+    const int64_t blocks =
+        describe_tensors<Optimizer>(args, tensors + from, count, int64_t{threads} * kElementsPerThread);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.stream = stream;
+    config.attrs = &overlaps;
+    config.numAttrs = overlap && from > 0 ? 1 : 0;
+    if (const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args); error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+// Queues the step on `stream` of the current device. The two kernels are one, for either size of arguments.
+template <typename Optimizer, int lists>
+cudaError_t launch_tensor_list(void (*small)(ListArguments<Optimizer, kSmallArgumentBytes>),
+                               void (*large)(ListArguments<Optimizer, kLargeArgumentBytes>),
+                               const typename Optimizer::Scalars& scalars, const FlatTensors<lists>* tensors,
+                               int64_t count, cudaStream_t stream) {
+  if (count > ListArguments<Optimizer, kSmallArgumentBytes>::kCapacity && large_arguments_allowed()) {
+    return launch_with_arguments<Optimizer, kLargeArgumentBytes>(large, scalars, tensors, count, stream);
+  }
+  return launch_with_arguments<Optimizer, kSmallArgumentBytes>(small, scalars, tensors, count, stream);
+}
+
+}  // namespace
+}  // namespace aten_ext::cuda
