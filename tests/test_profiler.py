@@ -22,7 +22,7 @@ def profiled(device: str, **options: Any) -> Any:
     states = [make_state([(4, 5), (3,)], device=device) for _ in range(5)]
     states[3].steps = [step.double() for step in states[3].steps]
     aten_ext.reset_counts()
-    with profile(activities=activities, **options) as found:
+    with profile(activities=activities, acc_events=True, **options) as found:
         for state in states[:4]:
             call("_fused_adamw_", state)
         with aten_ext.disabled():
