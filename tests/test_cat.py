@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import aten_ext
-from cat_reference import CONVERTED, COPIED, assert_same, compare, outcome, upstream
+from cat_reference import CONVERTED, COPIED, assert_same, bits, compare, outcome, upstream
 from strategies import Concatenation, concatenations, random_bits
 
 fixture_is_fine = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -160,15 +160,12 @@ def test_composites_reach_it(device: str, function: Callable[[list[torch.Tensor]
     theirs = upstream(lambda: function(tensors))
     aten_ext.reset_counts()
     ours = function(tensors)
-    if function is torch.stack and device == "cpu":  # has a kernel of its own there
-        assert aten_ext.counts("CPU")["cat"].ran == 0
-    else:
-        assert_ran(device)
+    assert_ran(device)
     assert_same(ours, theirs)
 
 
 def test_gradients(device: str) -> None:
-    tensors = [t.double().nan_to_num(0.0, 0.0, 0.0).requires_grad_() for t in ones(70, 2, device=device)]
+    tensors = [torch.randn(2, dtype=torch.float64, device=device, requires_grad=True) for _ in range(70)]
     assert torch.autograd.gradcheck(lambda *xs: torch.cat(xs) ** 2, tensors)
     assert torch.autograd.gradgradcheck(lambda *xs: torch.cat(xs) ** 2, tensors)
     counts = aten_ext.counts(device.upper())["cat"]
@@ -295,7 +292,7 @@ def test_out_that_an_input_shares_memory_with(device: str, begin: int) -> None:
     assert dict(aten_ext.counts(device.upper())["cat.out"].declined) == {reason: 1}
     apart = storage[300:584]
     assert torch.cat(tensors, out=apart) is apart
-    assert torch.equal(apart, upstream(lambda: torch.cat(tensors)))
+    assert torch.equal(bits(apart), bits(upstream(lambda: torch.cat(tensors))))
 
 
 # ---- what upstream rejects ---------------------------------------------------------------------------
@@ -329,10 +326,6 @@ def test_upstream_raises(make: Callable[[], tuple[Any, int]], reason: str) -> No
 # ---- declines ----------------------------------------------------------------------------------------
 
 
-def named() -> list[torch.Tensor]:
-    return [torch.zeros(4, names=("N",))] * MANY
-
-
 def nested() -> list[torch.Tensor]:
     return [torch.nested.nested_tensor([torch.zeros(4)])] * MANY
 
@@ -359,7 +352,11 @@ DECLINES: list[tuple[Made, str, tuple[str, ...]]] = [
         ("CPU", "CUDA"),
     ),
     (lambda: (nested(), 0), "nested tensor", ("CPU", "CUDA")),
-    (lambda: (named(), 0), "tensor of another kind (a subclass, named, batched, ...)", ("CPU", "CUDA")),
+    (
+        lambda: ([torch.zeros(4).to_mkldnn()] * MANY, 0),
+        "tensor of another kind (a subclass, named, batched, ...)",
+        ("CPU", "CUDA"),
+    ),
     (lambda: (ones(MANY, 4, dtype=torch.bits8), 0), "dtype that is not copied", ("CPU", "CUDA")),
 ]
 
@@ -375,11 +372,15 @@ def test_declined(make: Made, reason: str, keys: tuple[str, ...]) -> None:
     ours = outcome(lambda: torch.cat(tensors, dim))
     if isinstance(theirs, tuple):
         assert ours == theirs
-    elif theirs.layout == torch.strided and not theirs.is_nested and not theirs.is_quantized:
-        assert_same(ours.rename(None), theirs.rename(None))
-    # Sparse, quantized and nested tensors have kernels of their own and never come here.
+        return
+    if theirs.is_nested or theirs.is_quantized or theirs.layout != torch.strided:
+        # They have kernels of their own, which may call this one for their parts.
+        assert str(ours) == str(theirs)
+        return
+    assert_same(ours, theirs)
     counts = aten_ext.counts("CPU")["cat"]
-    assert counts.ran == 0 and set(counts.declined) <= {reason}
+    if "CPU" in keys:
+        assert (counts.ran, dict(counts.declined)) == (0, {reason: 1})
 
 
 @pytest.mark.parametrize("key", ["Conjugate", "Negative", "ZeroTensor"])
@@ -404,7 +405,7 @@ def test_lazy_values_are_resolved_before(device: str, key: str) -> None:
 
 
 def test_tensors_of_transformations_are_left_alone(device: str) -> None:
-    """vmap and functionalization see to theirs first, and what is plain then arrives."""
+    """Functionalization and vmap see to theirs first, and what is plain then arrives."""
     tensors = ones(70, 4, dtype=torch.int32, device=device)
     batched = torch.vmap(lambda *xs: torch.cat([x[None] for x in xs]))
     theirs = upstream(lambda: batched(*tensors))

@@ -340,7 +340,7 @@ cudaError_t launch_size(const CatRunsParams& p, cudaStream_t stream) {
 template <int unit>
 cudaError_t launch_unit(const CatRunsParams& p, cudaStream_t stream) {
   // A vector may begin 15 bytes before the result and end 15 after it.
-  const bool small = p.rows * p.row_size * p.element_size <= std::numeric_limits<uint32_t>::max() - 31;
+  const bool small = p.rows * p.row_size * p.element_size <= kCatIndexLimit - 31;
   const bool strided = std::any_of(p.runs, p.runs + p.count, [](const CatRun& run) {
     return run.data != nullptr && run.row_stride != run.size;
   });

@@ -8,6 +8,12 @@
 
 namespace aten_ext::cuda {
 
+// Up to here positions are 32 bits. (Another value lets a test see the other side.)
+#ifndef ATEN_EXT_CAT_INDEX_LIMIT
+#define ATEN_EXT_CAT_INDEX_LIMIT 0xffffffff
+#endif
+constexpr int64_t kCatIndexLimit = ATEN_EXT_CAT_INDEX_LIMIT;
+
 enum class CatDtype : uint8_t {
   Bool,
   UInt8,

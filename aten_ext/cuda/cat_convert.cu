@@ -123,9 +123,8 @@ __device__ __forceinline__ void make_elements(const Args& args, const Vector<typ
 #pragma unroll 1
   for (int i = v.skip; i < kPerVector<T>; ++i, ++to) {
     if (args.data[run] != nullptr) {
-      T x[1];
-      load_as(x, args.data[run], row * args.row_stride[run] + (at - args.begin[run]), args.dtype[run]);
-      *to = x[0];
+      *to = load_one_as<T>(args.data[run], row * args.row_stride[run] + (at - args.begin[run]),
+                           args.dtype[run]);
     }
     if (++at == args.begin[run + 1] && ++run == args.count) {
       if (!args.whole_rows || ++row == args.rows) {
@@ -143,7 +142,11 @@ __device__ __forceinline__ void make_vectors(const Args& args) {
   const Index first = static_cast<Index>(blockIdx.x) * (kVectors * blockDim.x) + threadIdx.x;
   T x[kVectors][kPerVector<T>];
   char* to[kVectors];
+  const void* data[kVectors];
+  int64_t element[kVectors];
+  CatDtype dtype[kVectors] = {};
   uint32_t slow = 0;
+  bool together = true;  // both are sixteen bytes of one run, and those of one dtype
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     to[i] = nullptr;
@@ -158,7 +161,26 @@ __device__ __forceinline__ void make_vectors(const Args& args) {
       continue;
     }
     to[i] = v.address;
-    load_as(x[i], args.data[run], v.row * args.row_stride[run] + (v.at - args.begin[run]), args.dtype[run]);
+    data[i] = args.data[run];
+    element[i] = v.row * args.row_stride[run] + (v.at - args.begin[run]);
+    dtype[i] = args.dtype[run];
+    together = together && dtype[i] == dtype[0];
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    together = together && to[i] != nullptr;
+  }
+  if (together) {
+    load_as(x, data, element, dtype[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (to[i] != nullptr) {
+        T one[1][kPerVector<T>];
+        load_as(one, {data[i]}, {element[i]}, dtype[i]);
+        memcpy(x[i], one[0], sizeof(one));
+      }
+    }
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -245,7 +267,7 @@ cudaError_t launch_dtype(const CatRunsParams& p, cudaStream_t stream) {
   static_assert(sizeof(Small) <= kSmallArgumentBytes && sizeof(Large) <= kLargeArgumentBytes &&
                     sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
-  if (p.rows * p.row_size > std::numeric_limits<uint32_t>::max() - 31) {
+  if (p.rows * p.row_size > kCatIndexLimit - 31) {
     return launch_list<T, Wide>(p, stream);
   }
   if (p.count > Small::kCapacity && large_arguments_allowed()) {

@@ -93,9 +93,7 @@ __device__ __forceinline__ void move_elements(const Args& args) {
       from += static_cast<int64_t>(rest) * args.strides[input][0];
       to[i] += static_cast<int64_t>(rest) * args.out_strides[0];
       if constexpr (converts) {
-        T one[1];
-        load_as(one, args.data[input], from, args.dtype[input]);
-        x[i] = one[0];
+        x[i] = load_one_as<T>(args.data[input], from, args.dtype[input]);
       } else {
         x[i] = static_cast<const T*>(args.data[input])[from];
       }
@@ -186,7 +184,7 @@ cudaError_t launch_type(const CatStridedParams& p, cudaStream_t stream) {
                 "kernel arguments too large");
   const bool wide = std::any_of(p.inputs, p.inputs + p.count, [&p](const CatStrided& input) {
     // The last block's index goes beyond the end.
-    return numel_of(p, input) > std::numeric_limits<uint32_t>::max() - kThreads * kElements;
+    return numel_of(p, input) > kCatIndexLimit - kThreads * kElements;
   });
   if (wide) {
     return launch_list<T, converts, Wide>(p, stream);

@@ -126,9 +126,7 @@ __device__ __forceinline__ void move_elements(const Args& args, const Tile& tile
       if (row < tile.rows && column < tile.columns) {
         const int64_t at = tile.in + row * tile.in_stride + column;
         if constexpr (converts) {
-          T one[1];
-          load_as(one, args.data[tile.input], at, args.dtype[tile.input]);
-          x[i][j] = one[0];
+          x[i][j] = load_one_as<T>(args.data[tile.input], at, args.dtype[tile.input]);
         } else {
           x[i][j] = static_cast<const T*>(args.data[tile.input])[at];
         }

@@ -87,43 +87,51 @@ __device__ __forceinline__ To convert(From x) {
   }
 }
 
-// `count` consecutive elements of From, converted; in vectors where the address allows it.
-template <typename From, typename To, int count>
-__device__ __forceinline__ void load_converted(To (&to)[count], const void* address) {
-  From from[count];
-  constexpr int kBytes = sizeof(from);
+// `count` consecutive elements, in vectors where the address allows it.
+template <typename T, int count>
+__device__ __forceinline__ void load_elements(T (&to)[count], const T* from) {
+  constexpr int kBytes = sizeof(to);
   constexpr int kVector = kBytes < 16 ? kBytes : 16;  // a power of two, as sizes of dtypes and vectors are
   using Word = std::conditional_t<
       kVector == 1, uint8_t,
       std::conditional_t<
           kVector == 2, uint16_t,
           std::conditional_t<kVector == 4, uint32_t, std::conditional_t<kVector == 8, uint2, uint4>>>>;
-  if (kVector > static_cast<int>(sizeof(From)) && reinterpret_cast<uintptr_t>(address) % kVector == 0) {
+  if (kVector > static_cast<int>(sizeof(T)) && reinterpret_cast<uintptr_t>(from) % kVector == 0) {
 #pragma unroll
     for (int i = 0; i < kBytes / kVector; ++i) {
-      const Word word = static_cast<const Word*>(address)[i];
-      memcpy(reinterpret_cast<char*>(from) + i * kVector, &word, kVector);
+      const Word word = reinterpret_cast<const Word*>(from)[i];
+      memcpy(reinterpret_cast<char*>(to) + i * kVector, &word, kVector);
     }
   } else {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      from[i] = static_cast<const From*>(address)[i];
+      to[i] = from[i];
     }
-  }
-#pragma unroll
-  for (int i = 0; i < count; ++i) {
-    to[i] = convert<To>(from[i]);
   }
 }
 
-// Loads `count` consecutive elements of a dtype that is known at run time, a member of the enumeration Dtype,
-// and converts them. Dtypes that do not promote to T do not occur.
-template <typename Dtype, typename T, int count>
-__device__ __forceinline__ void load_as(T (&to)[count], const void* data, int64_t element, Dtype dtype) {
+// `count` consecutive elements each from `places` places in an array of a dtype that is known at run time, a
+// member of the enumeration Dtype, converted; all loads before the first conversion. Dtypes that do not
+// promote to T do not occur.
+template <typename Dtype, typename T, int places, int count>
+__device__ __forceinline__ void load_as(T (&to)[places][count], const void* const (&data)[places],
+                                        const int64_t (&element)[places], Dtype dtype) {
   const auto as = [&](auto tag) {
     using From = decltype(tag);
     if constexpr (promotes<From, T>) {
-      load_converted<From>(to, static_cast<const From*>(data) + element);
+      From from[places][count];
+#pragma unroll
+      for (int p = 0; p < places; ++p) {
+        load_elements(from[p], static_cast<const From*>(data[p]) + element[p]);
+      }
+#pragma unroll
+      for (int p = 0; p < places; ++p) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+          to[p][i] = convert<T>(from[p][i]);
+        }
+      }
     }
   };
   switch (dtype) {
@@ -154,6 +162,14 @@ __device__ __forceinline__ void load_as(T (&to)[count], const void* data, int64_
     default:
       return;
   }
+}
+
+// One element of such an array.
+template <typename T, typename Dtype>
+__device__ __forceinline__ T load_one_as(const void* data, int64_t element, Dtype dtype) {
+  T x[1][1];
+  load_as(x, {data}, {element}, dtype);
+  return x[0][0];
 }
 
 // Calls f(T{}, std::bool_constant<converts>{}) with the type of the result's elements: one of the same size
