@@ -88,7 +88,7 @@ struct Arguments {
 // A vector of the result.
 template <typename Offset>
 struct Vector {
-  uintptr_t address;  // multiple of 16
+  char* address;  // multiple of 16
   int64_t row;
   Offset at;  // in the row, of its first byte that is ours
   int skip;   // bytes before that one
@@ -103,19 +103,18 @@ __device__ __forceinline__ bool locate(const Args& args, typename Args::Offset i
     return false;
   }
   if (args.whole_rows) {
-    const auto out = reinterpret_cast<uintptr_t>(args.out);
-    const Offset phase = static_cast<Offset>(out & 15);
+    const Offset phase = phase_of(args.out);
     const Offset first = max(16 * index, phase);
     const auto [row, at] = args.line(first - phase);
-    v = {out - phase + 16 * static_cast<uintptr_t>(index), static_cast<int64_t>(row), at,
+    v = {args.out - phase + 16 * static_cast<uint64_t>(index), static_cast<int64_t>(row), at,
          static_cast<int>(first - 16 * index)};
     return true;
   }
   const auto [row, nth] = args.line(index);
-  const uintptr_t start = reinterpret_cast<uintptr_t>(args.out) + row * args.row_bytes + args.begin[0];
-  const Offset phase = static_cast<Offset>(start & 15);
+  char* const start = args.out + row * args.row_bytes + args.begin[0];
+  const Offset phase = phase_of(start);
   const Offset first = max(16 * nth, phase);
-  v = {start - phase + 16 * static_cast<uintptr_t>(nth), static_cast<int64_t>(row),
+  v = {start - phase + 16 * static_cast<uint64_t>(nth), static_cast<int64_t>(row),
        args.begin[0] + (first - phase), static_cast<int>(first - 16 * nth)};
   return v.at < args.begin[args.count];
 }
@@ -143,11 +142,11 @@ __device__ __forceinline__ int find_run(const Args& args, typename Args::Offset 
 
 // Where the run's byte for position `at` of row `row` is, and all that may be read around it.
 template <typename Args>
-__device__ __forceinline__ uintptr_t source(const Args& args, int run, int64_t row, typename Args::Offset at,
-                                            Extent& extent) {
+__device__ __forceinline__ const char* source(const Args& args, int run, int64_t row,
+                                              typename Args::Offset at, Extent& extent) {
   const int64_t size = args.begin[run + 1] - args.begin[run];
   const int64_t stride = Args::kStrided ? args.row_stride[run] : size;
-  const auto data = reinterpret_cast<uintptr_t>(args.data[run]);
+  const char* const data = args.data[run];
   extent = {data, data + (args.rows - 1) * stride + size};
   return data + row * stride + (at - args.begin[run]);
 }
@@ -167,7 +166,7 @@ __device__ __forceinline__ void put_together(const Args& args, const Vector<type
     const int count = left < static_cast<Offset>(16 - filled) ? static_cast<int>(left) : 16 - filled;
     if (args.data[run] != nullptr) {
       Extent extent;
-      const uintptr_t address = source(args, run, row, at, extent);
+      const char* const address = source(args, run, row, at, extent);
       value = merge_bytes(value, load_window<unit>(address - filled, extent), filled, filled + count);
     } else {
       store_granule<unit>(v.address, value, from, filled);
@@ -194,11 +193,11 @@ __device__ __forceinline__ void make_vectors(const Args& args) {
   uint4 low[kVectors];
   uint4 high[kVectors];
   uint32_t shift[kVectors];
-  uintptr_t to[kVectors];
+  char* to[kVectors];
   uint32_t slow = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    to[i] = 0;
+    to[i] = nullptr;
     Vector<Offset> v;
     if (!locate(args, first + i * blockDim.x, v)) {
       continue;
@@ -206,13 +205,13 @@ __device__ __forceinline__ void make_vectors(const Args& args) {
     const int run = find_run(args, v.at);
     const Offset left = args.begin[run + 1] - v.at;
     Extent extent;
-    const uintptr_t address = source(args, run, v.row, v.at, extent);
+    const char* const address = source(args, run, v.row, v.at, extent);
     if (v.skip != 0 || left < 16 || args.data[run] == nullptr || !window_fits(address, extent)) {
       slow |= 1u << i;
       continue;
     }
     to[i] = v.address;
-    shift[i] = address & 15;
+    shift[i] = phase_of(address);
     low[i] = *reinterpret_cast<const uint4*>(address - shift[i]);
     if (shift[i] != 0) {
       high[i] = *reinterpret_cast<const uint4*>(address - shift[i] + 16);
@@ -220,7 +219,7 @@ __device__ __forceinline__ void make_vectors(const Args& args) {
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (to[i] != 0) {
+    if (to[i] != nullptr) {
       *reinterpret_cast<uint4*>(to[i]) = shift[i] == 0 ? low[i] : shift_bytes(low[i], high[i], shift[i]);
     }
   }

@@ -9,9 +9,15 @@ namespace aten_ext::cuda {
 
 // What may be read: [begin, end), both multiples of the element size.
 struct Extent {
-  uintptr_t begin;
-  uintptr_t end;
+  const char* begin;
+  const char* end;
 };
+
+// Bytes by which an address exceeds a multiple of 16. (Addresses stay pointers: of integers the compiler
+// would not know that they are in global memory.)
+__device__ __forceinline__ uint32_t phase_of(const void* address) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) & 15;
+}
 
 // Bytes `shift` to `shift` + 15 of the 32 in low and high; 0 <= shift < 16.
 __device__ __forceinline__ uint4 shift_bytes(const uint4& low, const uint4& high, uint32_t shift) {
@@ -36,14 +42,14 @@ __device__ __forceinline__ uint4 shift_bytes(const uint4& low, const uint4& high
 // Sixteen bytes at an aligned address, of which those outside of `extent` are not read and come as 0. The
 // addresses of elements, of `unit` bytes, are multiples of `unit`.
 template <int unit>
-__device__ __forceinline__ uint4 load_granule(uintptr_t address, const Extent& extent) {
+__device__ __forceinline__ uint4 load_granule(const char* address, const Extent& extent) {
   if (address >= extent.begin && address + 16 <= extent.end) {
     return *reinterpret_cast<const uint4*>(address);
   }
   uint32_t w[4] = {0, 0, 0, 0};
 #pragma unroll
   for (int i = 0; i < 16; i += unit) {
-    const uintptr_t at = address + i;
+    const char* const at = address + i;
     if (at >= extent.begin && at + unit <= extent.end) {
       uint32_t value;
       if constexpr (unit == 1) {
@@ -61,9 +67,9 @@ __device__ __forceinline__ uint4 load_granule(uintptr_t address, const Extent& e
 
 // Sixteen bytes at any address. Outside of `extent` they are anything.
 template <int unit>
-__device__ __forceinline__ uint4 load_window(uintptr_t address, const Extent& extent) {
-  const uint32_t shift = address & 15;
-  const uintptr_t aligned = address - shift;
+__device__ __forceinline__ uint4 load_window(const char* address, const Extent& extent) {
+  const uint32_t shift = phase_of(address);
+  const char* const aligned = address - shift;
   const uint4 low = load_granule<unit>(aligned, extent);
   if (shift == 0) {
     return low;
@@ -72,9 +78,10 @@ __device__ __forceinline__ uint4 load_window(uintptr_t address, const Extent& ex
 }
 
 // Whether all that load_window touches lies in `extent`.
-__device__ __forceinline__ bool window_fits(uintptr_t address, const Extent& extent) {
-  const uintptr_t last = (address + 15) | 15;  // of the last granule
-  return (address & ~uintptr_t{15}) >= extent.begin && last < extent.end;
+__device__ __forceinline__ bool window_fits(const char* address, const Extent& extent) {
+  const uint32_t shift = phase_of(address);
+  const char* const aligned = address - shift;
+  return aligned >= extent.begin && aligned + (shift == 0 ? 16 : 32) <= extent.end;
 }
 
 // `to` with the bytes from `first` up to `end` taken from `from`; 0 <= first <= end <= 16.
@@ -91,7 +98,7 @@ __device__ __forceinline__ uint4 merge_bytes(const uint4& to, const uint4& from,
 
 // Stores the bytes from `first` up to `end` of sixteen at an aligned address.
 template <int unit>
-__device__ __forceinline__ void store_granule(uintptr_t address, const uint4& value, int first, int end) {
+__device__ __forceinline__ void store_granule(char* address, const uint4& value, int first, int end) {
   if (first == 0 && end == 16) {
     *reinterpret_cast<uint4*>(address) = value;
     return;
