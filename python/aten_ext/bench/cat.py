@@ -71,9 +71,11 @@ def _in_dtypes(joins: list[Join], dtypes: tuple[str, ...] = BOTH) -> list[Join]:
     return [replace(join, dtype=dtype) for join in joins for dtype in dtypes]
 
 
-def _many(count: int, shape: Shape, dim: int, name: str = "", **changes: str) -> Join:
+def _many(
+    count: int, shape: Shape, dim: int, name: str = "", *, dtype: str = "float32", layout: str = "contiguous"
+) -> Join:
     size = ",".join(map(str, shape))
-    return Join(f"{name or f'{count} x [{size}]'} d{dim}", (shape,) * count, dim, **changes)
+    return Join(f"{name or f'{count} x [{size}]'} d{dim}", (shape,) * count, dim, dtype, layout)
 
 
 def _ragged(count: int, most: int, width: int) -> Join:
