@@ -55,7 +55,7 @@ class Join:
             make=partial(_make, self, tuple(dtypes)),
             bytes=read + written,
             footprint=read * (2 if self.layout == "strided" else 1) + written * self.out,
-            sizes={"bytes per slice": slice_ * _ITEMSIZE[dtypes[0]], "tensors": len(self.shapes)},
+            sizes={"slice_bytes": slice_ * _ITEMSIZE[dtypes[0]], "tensors": len(self.shapes)},
         )
 
 
