@@ -98,6 +98,9 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_NAME, m) {
   m.def("set_order", [](int64_t order, int64_t seed) {
     device_on_host::set_order(static_cast<device_on_host::Order>(order), static_cast<uint64_t>(seed));
   });
+  m.def("set_driver", [](int64_t version) {
+    device_on_host::device().driver = static_cast<int>(version);
+  });
 }
 """
 
@@ -147,7 +150,7 @@ def load(name: str, *more: str) -> None:
     """Compile ``aten_ext/cuda/<name>.cpp`` and ``.cu`` and make their ``run`` functions operators.
 
     ``torch.ops.aten_ext_on_host_<name>.set_order(order, seed)`` sets the order of threads for what follows:
-    0 forward, 1 backward, 2 shuffled.
+    0 forward, 1 backward, 2 shuffled. ``set_driver(version)`` sets what CUDA's driver says its version is.
 
     Args:
         name: the override's file name.

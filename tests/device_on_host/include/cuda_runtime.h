@@ -258,6 +258,9 @@ inline int __ffs(int x) {
 inline unsigned __umulhi(unsigned x, unsigned y) {
   return static_cast<unsigned>(uint64_t{x} * y >> 32);
 }
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(x) * y >> 64);
+}
 inline float __fmaf_rn(float x, float y, float z) {
   return std::fmaf(x, y, z);
 }

@@ -1,0 +1,194 @@
+r"""The CUDA kernels of cat, run on the CPU: bit for bit upstream's result, in any order of threads.
+
+Positions of 64 bits, which take results above 4 GB, are tested by the same tests with a lower limit:
+
+    ATEN_EXT_ON_HOST_CFLAGS=-DATEN_EXT_CAT_INDEX_LIMIT=2000 ATEN_EXT_ON_HOST_BUILD=build/on_host_wide \
+        pytest tests/test_cat_on_host.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import aten_ext
+from cat_reference import CONVERTED, COPIED, assert_same, upstream
+from device_on_host import library
+from strategies import Concatenation, concatenations, random_bits
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+fixture_is_fine = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+BITS = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.complex128)
+ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ops() -> torch._ops._OpNamespace:
+    library.load("cat", "cuda/cat_convert.cu", "cuda/cat_transpose.cu", "cuda/cat_gather.cu")
+    return torch.ops.aten_ext_on_host
+
+
+def check(tensors: Sequence[torch.Tensor], dim: int, order: tuple[int, int] = (0, 0)) -> None:
+    """The kernels' result against upstream's; nothing where the rule declines."""
+    explained = aten_ext.explain("cat", tensors, dim, key="CUDA")
+    assert explained.route == "fused" or explained.reason == "result without elements"
+    theirs = upstream(lambda: torch.cat(tensors, dim))
+    if explained.route == "fused":
+        torch.ops.aten_ext_on_host_cat.set_order(*order)
+        ours = torch.ops.aten_ext_on_host.cat(tensors, dim)
+        assert_same(ours, theirs, any_nan=len({t.dtype for t in tensors}) > 1)
+
+
+@fixture_is_fine
+@given(concatenations(BITS, plain=True), ORDERS)
+def test_contiguous(call: Concatenation, order: tuple[int, int]) -> None:
+    check(call.make("cpu"), call.dim, order)
+
+
+@fixture_is_fine
+@given(concatenations(BITS), ORDERS)
+def test_any_layout(call: Concatenation, order: tuple[int, int]) -> None:
+    check(call.make("cpu"), call.dim, order)
+
+
+@fixture_is_fine
+@given(concatenations(CONVERTED, mixed=True), ORDERS)
+def test_mixed_dtypes(call: Concatenation, order: tuple[int, int]) -> None:
+    check(call.make("cpu"), call.dim, order)
+
+
+@pytest.mark.parametrize("dtype", COPIED, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_dtype(dtype: torch.dtype, transposed: bool) -> None:
+    tensors = [random_bits(35 * n, dtype, n).view(35, n) for n in (3, 70, 16)]
+    if transposed:
+        tensors = [t.t().contiguous().t() for t in tensors]
+    check(tensors, 1)
+    check([t[:, ::2] for t in tensors], 1)
+
+
+@pytest.mark.parametrize("to", CONVERTED, ids=str)
+@pytest.mark.parametrize("kind", ["runs", "misaligned", "transposed", "strided"])
+def test_every_conversion(to: torch.dtype, kind: str) -> None:
+    """From every dtype that promotes to ``to``, of every kind of kernel."""
+    sources = [d for d in CONVERTED if torch.promote_types(d, to) == to and d != to]
+    tensors = []
+    for i, dtype in enumerate([to, *sources]):
+        numel = 37 * (9 + i)
+        if kind == "transposed":
+            tensors.append(random_bits(numel, dtype, i).view(9 + i, 37).t())
+        elif kind == "strided":
+            tensors.append(random_bits(2 * numel, dtype, i).view(37, -1)[:, ::2])
+        else:
+            offset = 1 if kind == "misaligned" else 0
+            tensors.append(random_bits(numel + offset, dtype, i)[offset:].view(37, 9 + i))
+    check(tensors, 1)
+    check([t.t() for t in tensors], 0)
+
+
+# Inputs about those that fit kernel arguments of 1, 4 and 32 KB, in each kernel.
+@pytest.mark.parametrize("count", [60, 74, 75, 281, 282, 283, 700, 2676, 2677, 5400])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("equal", [True, False])
+def test_many_runs(count: int, rows: int, equal: bool) -> None:
+    sizes = [7 if equal else 1 + 13 * i % 19 for i in range(count)]
+    check([random_bits(rows * n, torch.float32, n).view(rows, n) for n in sizes], 1)
+
+
+@pytest.mark.parametrize("count", [130, 185, 190, 1500, 2000])
+@pytest.mark.parametrize("kind", ["rows apart", "converted", "strided", "transposed"])
+def test_many_others(count: int, kind: str) -> None:
+    sizes = [8 + i % 3 for i in range(count)]
+    if kind == "rows apart":
+        tensors = [random_bits(3 * (n + 1), torch.int16, n).view(3, n + 1)[:, 1:] for n in sizes]
+    elif kind == "converted":
+        tensors = [random_bits(3 * n, torch.int16 if n % 2 else torch.uint8, n).view(3, n) for n in sizes]
+    elif kind == "strided":
+        tensors = [random_bits(6 * n, torch.int32, n).view(3, 2 * n)[:, ::2] for n in sizes[:500]]
+    else:
+        tensors = [random_bits(8 * n, torch.int16, n).view(n, 8).t() for n in sizes[:500]]
+    check(tensors, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_outside_of_the_tensors_is_touched(seed: int) -> None:
+    """Not even read: pages that may not be are around every input and the result."""
+    script = Path(__file__).parent / "cat_guarded_calls.py"
+    run = subprocess.run(
+        [sys.executable, script, "200", str(seed)], capture_output=True, text=True, timeout=600
+    )
+    assert (run.stdout, run.returncode) == ("200 calls\n", 0), run.stderr
+
+
+def test_small_arguments_of_old_drivers() -> None:
+    """Nothing but 4 KB before CUDA 12.1: more launches. The answer is asked for once in a process."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import torch\n"
+        "import test_cat_on_host as t\n"
+        't.aten_ext.enable("cat")\n'
+        't.library.load("cat", "cuda/cat_convert.cu", "cuda/cat_transpose.cu", "cuda/cat_gather.cu")\n'
+        "torch.ops.aten_ext_on_host_cat.set_driver(12000)\n"
+        "xs = [t.random_bits(6 * (5 + i % 3), torch.int32, i).view(3, -1) for i in range(600)]\n"
+        "t.check(xs, 1)\n"
+        "t.check([x[:, ::2] for x in xs], 1)\n"
+        "t.check([x.view(torch.int16) if i % 2 else x for i, x in enumerate(xs)], 1)\n"
+        "t.check([x.view(-1, 3).repeat(1, 4).t() for x in xs], 1)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("offset", range(0, 20))
+@pytest.mark.parametrize("run", [1, 15, 16, 17, 31, 32, 33, 47, 64, 333])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_every_phase(offset: int, run: int, rows: int) -> None:
+    """Bytes of any number from any address to any address."""
+    first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
+    check([first, random_bits(rows * 65, torch.uint8, 2).view(rows, 65), first], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("n", [7, 8, 31, 32, 33, 63, 64, 65, 128, 130])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_tiles(dtype: torch.dtype, n: int, offset: int) -> None:
+    """One either side of a tile, in pairs of 16 bits and not."""
+    tensors = [random_bits(m * n + offset, dtype, m)[offset:].view(m, n).t() for m in (64, 9, 65, 8, 7, 128)]
+    check(tensors, 1)
+    check([t[None].expand(2, -1, -1) for t in tensors], 2)
+    check([t.t() for t in tensors], 0)
+
+
+@pytest.mark.parametrize("out_offset", [0, 1, 2, 3])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_out(out_offset: int, order: tuple[int, ...], dtype: torch.dtype, mixed: bool) -> None:
+    """Any dense layout, at any address; nothing beside it is touched."""
+    tensors = [random_bits(5 * n * 11, dtype, n).view(5, n, 11) for n in (1, 9, 4)]
+    if mixed:
+        tensors.append(random_bits(55, torch.bool, 0).view(5, 1, 11))
+    expected = upstream(lambda: torch.cat(tensors, 1))
+    storage = torch.full((2048,), 7, dtype=expected.dtype)
+    shape = [expected.shape[d] for d in order]
+    inner = torch.empty(shape, device="meta").permute([order.index(d) for d in range(3)])
+    out = storage.as_strided(expected.shape, inner.stride(), out_offset)
+    assert aten_ext.explain("cat.out", tensors, 1, out=out, key="CUDA").route == "fused"
+    assert torch.ops.aten_ext_on_host.cat.out(tensors, 1, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+    assert (storage[:out_offset] == 7).all() and (storage[out_offset + out.numel() :] == 7).all()
+
+
+def test_more_than_8_dimensions() -> None:
+    shape = (2, 1, 2, 1, 2, 1, 2, 1, 2, 3)
+    x = random_bits(96, torch.int32, 0).view(shape)
+    check([x, x, x], 2)
+    explained = aten_ext.explain("cat", [x.transpose(0, 9)], 0, key="CUDA")
+    assert explained.reason == "more than 8 dimensions, not contiguous"
