@@ -298,10 +298,11 @@ def _entry(index: int, override: Override, with_cuda: bool) -> str:
 
 
 def _composite_entry(override: Override) -> str:
-    """What stands before the entry of an override of a composite operator, at the Autograd key of its backend.
+    """What stands before the entry of a composite operator's override, at the Autograd key of its backend.
 
-    A kernel at a backend key takes an operator's decomposition away from everything that comes before that key:
-    autograd, functorch, torch.compile. This gives it back to all of them and lets only plain calls through.
+    A kernel at a backend key takes an operator's decomposition away from everything that comes before that
+    key: autograd, functorch, torch.compile. This gives it back to all of them and lets only plain calls
+    through.
     """
     name, overload = override.name.partition(".")[0], override.name.partition(".")[2]
     operator = f"at::_ops::{name}{'_' + overload if overload else ''}"

@@ -1,11 +1,12 @@
 // _cudnn_rnn on CUDA: when a GRU layer's inference runs on our kernels, and over what.
 //
-// What PyTorch passes (aten/src/ATen/native/cudnn/RNN.cpp): `weight` has, for each layer and then each direction,
-// weight_stride0 tensors, w_ih [3H, I], w_hh [3H, H] and, if 4, b_ih and b_hh [3H]; hx is [layers * directions, batch,
-// H] and contiguous. It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first),
-// hy like hx, and in inference an empty cy and an empty `reserve` of bytes. weight_buf is what the caller gave, or a
-// packed copy of the weights made for this call; only a backward pass reads it, and after inference there is none
-// (upstream raises there), so we return what was given or nothing, and pack nothing.
+// What PyTorch passes (aten/src/ATen/native/cudnn/RNN.cpp): `weight` has, for each layer and then each
+// direction, weight_stride0 tensors, w_ih [3H, I], w_hh [3H, H] and, if 4, b_ih and b_hh [3H]; hx is [layers
+// * directions, batch, H] and contiguous. It returns the output as [steps, batch, directions * H] (transposed
+// afterwards with batch_first), hy like hx, and in inference an empty cy and an empty `reserve` of bytes.
+// weight_buf is what the caller gave, or a packed copy of the weights made for this call; only a backward
+// pass reads it, and after inference there is none (upstream raises there), so we return what was given or
+// nothing, and pack nothing.
 //
 // The decline rules are compiled in a CPU build too: aten_ext.explain asks them about a GPU elsewhere.
 #include <ATen/Context.h>
@@ -18,20 +19,22 @@
 #include "gru_args.h"
 #include "overrides.h"
 
-#define ATEN_EXT_CUDNN_RNN_PARAMETERS                                                                        \
-  [[maybe_unused]] const at::Tensor &input, [[maybe_unused]] at::TensorList weight,                          \
-      [[maybe_unused]] int64_t weight_stride0, [[maybe_unused]] const std::optional<at::Tensor>&weight_buf,  \
-      [[maybe_unused]] const at::Tensor &hx, [[maybe_unused]] const std::optional<at::Tensor>&cx,            \
-      [[maybe_unused]] int64_t mode, [[maybe_unused]] int64_t hidden_size, [[maybe_unused]] int64_t proj_size, \
-      [[maybe_unused]] int64_t num_layers, [[maybe_unused]] bool batch_first, [[maybe_unused]] double dropout, \
-      [[maybe_unused]] bool train, [[maybe_unused]] bool bidirectional,                                      \
-      [[maybe_unused]] at::IntArrayRef batch_sizes, [[maybe_unused]] const std::optional<at::Tensor>&dropout_state
+#define ATEN_EXT_CUDNN_RNN_PARAMETERS                                                                       \
+  [[maybe_unused]] const at::Tensor &input, [[maybe_unused]] at::TensorList weight,                         \
+      [[maybe_unused]] int64_t weight_stride0, [[maybe_unused]] const std::optional<at::Tensor>&weight_buf, \
+      [[maybe_unused]] const at::Tensor &hx, [[maybe_unused]] const std::optional<at::Tensor>&cx,           \
+      [[maybe_unused]] int64_t mode, [[maybe_unused]] int64_t hidden_size,                                  \
+      [[maybe_unused]] int64_t proj_size, [[maybe_unused]] int64_t num_layers,                              \
+      [[maybe_unused]] bool batch_first, [[maybe_unused]] double dropout, [[maybe_unused]] bool train,      \
+      [[maybe_unused]] bool bidirectional, [[maybe_unused]] at::IntArrayRef batch_sizes,                    \
+      [[maybe_unused]] const std::optional<at::Tensor>&dropout_state
 
 namespace aten_ext {
 namespace {
 
 // The sizes of a call whose tensors are known to fit.
-GruSizes gru_sizes(const at::Tensor& input, int64_t hidden, int64_t layers, bool batch_first, bool bidirectional) {
+GruSizes gru_sizes(const at::Tensor& input, int64_t hidden, int64_t layers, bool batch_first,
+                   bool bidirectional) {
   GruSizes sizes{};
   sizes.sixteen_bits = input.scalar_type() != at::kFloat;
   sizes.tf32_allowed = at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
@@ -121,7 +124,8 @@ const char* decline::_cudnn_rnn_cuda(ATEN_EXT_CUDNN_RNN_PARAMETERS) {
     return "empty input";
   }
   const int64_t directions = bidirectional ? 2 : 1;
-  if (const char* reason = decline_weights(input, weight, weight_stride0, hidden_size, num_layers, directions)) {
+  if (const char* reason =
+          decline_weights(input, weight, weight_stride0, hidden_size, num_layers, directions)) {
     return reason;
   }
   const GruSizes sizes = gru_sizes(input, hidden_size, num_layers, batch_first, bidirectional);
@@ -176,8 +180,8 @@ void set_plan(RecurrenceParams& p, const GruSizes& sizes, const GruPlan& plan, a
   p.rows = plan.rows;
 }
 
-// What has been learned of the devices of this process: the driver is asked once for each device, and once for each
-// kind of launch on it. Threads share it.
+// What has been learned of the devices of this process: the driver is asked once for each device, and once
+// for each kind of launch on it. Threads share it.
 class Devices {
  public:
   GruPlan plan(const GruSizes& sizes, const at::Tensor& input) {
@@ -199,7 +203,8 @@ class Devices {
     }
     RecurrenceParams p{};
     set_plan(p, sizes, plan, input.scalar_type());
-    const Launch launch{index, p.dtype, p.math, p.exchange, p.blocks, p.rows, p.batch, p.hidden, p.directions};
+    const Launch launch{index,  p.dtype, p.math,   p.exchange,  p.blocks,
+                        p.rows, p.batch, p.hidden, p.directions};
     auto known = launches_.find(launch);
     if (known == launches_.end()) {
       if (!guard.has_value()) {
@@ -221,7 +226,8 @@ class Devices {
 
  private:
   // device, dtype, math, exchange, blocks, rows, batch, hidden, directions
-  using Launch = std::tuple<int, cuda::RecurrenceDtype, RecurrenceMath, RecurrenceExchange, int, int, int, int, int>;
+  using Launch =
+      std::tuple<int, cuda::RecurrenceDtype, RecurrenceMath, RecurrenceExchange, int, int, int, int, int>;
   static constexpr size_t kMostLaunches = 4096;  // a program with more kinds of calls asks again
   std::mutex mutex_;
   std::map<int, GruDevice> devices_;
@@ -233,8 +239,8 @@ GruPlan plan_on_device(const GruSizes& sizes, const at::Tensor& input) {
   return devices.plan(sizes, input);
 }
 
-// rows [n, k] times w [m, k] transposed, in fp32 whatever the dtype: rounding a projection to 16 bits before the gates
-// see it costs accuracy, and an fp32 result nothing that counts.
+// rows [n, k] times w [m, k] transposed, in fp32 whatever the dtype: rounding a projection to 16 bits before
+// the gates see it costs accuracy, and an fp32 result nothing that counts.
 at::Tensor project(const at::Tensor& rows, const at::Tensor& w) {
   return rows.scalar_type() == at::kFloat ? at::cuda::mm(rows, w.t()) : at::cuda::mm(rows, w.t(), at::kFloat);
 }

@@ -1,16 +1,19 @@
 // The recurrence of a GRU layer, all steps and both directions in one launch: which kernel, and its launch.
 //
-// W_hh does not change from step to step, and an SM's registers hold 256 KB: H = 512 in fp32 (3 MB) fits into those of
-// 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is left of a step is
-// arithmetic on registers, a handful of values to exchange, and one barrier. Formula: device/gru_arguments.cuh. Budgets
-// of a step: device/gru_fma.cuh (fp32) and device/gru_mma.cuh (tensor cores). Exchanges: device/gru_exchange.cuh.
+// W_hh does not change from step to step, and an SM's registers hold 256 KB: H = 512 in fp32 (3 MB) fits into
+// those of 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is
+// left of a step is arithmetic on registers, a handful of values to exchange, and one barrier. Formula:
+// device/gru_arguments.cuh. Budgets of a step: device/gru_fma.cuh (fp32) and device/gru_mma.cuh (tensor
+// cores). Exchanges: device/gru_exchange.cuh.
 //
 // Bytes: the projections x are read once, 12 * batch * hidden a step and direction; y is written once. FLOPs:
-// 6 * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier takes 0.24
-// us, one over 132 blocks through global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a step.
+// 6 * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
+// takes 0.24 us, one over 132 blocks through global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a
+// step.
 //
-// Through global memory (GridExchange) a step costs, beside the barrier, one pass of the state through the L2 into each
-// block: blocks * rows * H elements, at about 5.5 TB/s. H = 1024, 16 rows, 16 bits, 64 blocks: 2 MB, 0.4 us.
+// Through global memory (GridExchange) a step costs, beside the barrier, one pass of the state through the L2
+// into each block: blocks * rows * H elements, at about 5.5 TB/s. H = 1024, 16 rows, 16 bits, 64 blocks: 2
+// MB, 0.4 us.
 //
 // Not measured on hardware yet.
 #include "cuda/cudnn_rnn.h"
@@ -27,7 +30,8 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// Shared memory of a block beyond which no launch is tried: what sm_90 gives; other devices refuse for themselves.
+// Shared memory of a block beyond which no launch is tried: what sm_90 gives; other devices refuse for
+// themselves.
 constexpr size_t kMostSharedBytes = 227 << 10;
 // Warps of an mma kernel that splits rows of W_hh among several: more of them exchange more products.
 constexpr int kMostSplittingWarps = 12;
@@ -70,8 +74,8 @@ Launch choose_fma_shape(const RecurrenceParams& p) {
   return launch;
 }
 
-// One row of the batch at a time, or several: they share the reads of weights that are not in registers, and the sums
-// over lanes.
+// One row of the batch at a time, or several: they share the reads of weights that are not in registers, and
+// the sums over lanes.
 template <int threads, int team, int units, int vectors, int several, typename Exchange>
 Launch choose_fma_rows(const RecurrenceParams& p) {
   return p.rows == 1 ? choose_fma_shape<GruFmaShape<threads, team, units, vectors, 1>, Exchange>(p)
@@ -210,12 +214,12 @@ GruArguments arguments(const RecurrenceParams& p, const Launch& launch) {
   return a;
 }
 
-// Whether an error says that the device cannot do it, and nothing worse. The runtime remembers the last error: it is
-// taken back, so that no one else stumbles over it.
+// Whether an error says that the device cannot do it, and nothing worse. The runtime remembers the last
+// error: it is taken back, so that no one else stumbles over it.
 bool is_refusal(cudaError_t error) {
-  if (error != cudaErrorInvalidValue && error != cudaErrorInvalidConfiguration && error != cudaErrorNotSupported &&
-      error != cudaErrorInvalidClusterSize && error != cudaErrorCooperativeLaunchTooLarge &&
-      error != cudaErrorNoKernelImageForDevice) {
+  if (error != cudaErrorInvalidValue && error != cudaErrorInvalidConfiguration &&
+      error != cudaErrorNotSupported && error != cudaErrorInvalidClusterSize &&
+      error != cudaErrorCooperativeLaunchTooLarge && error != cudaErrorNoKernelImageForDevice) {
     return false;
   }
   (void)cudaGetLastError();
@@ -269,7 +273,8 @@ cudaError_t query_recurrence_launch(const RecurrenceParams& p, bool& fits) {
     error = cudaOccupancyMaxActiveClusters(&count, launch.kernel, &configuration.config);
     fits = count > 0;
   } else if (error == cudaSuccess) {
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, launch.kernel, launch.threads, launch.shared_bytes);
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, launch.kernel, launch.threads,
+                                                          launch.shared_bytes);
     fits = count > 0;
     if (error == cudaSuccess && p.exchange == RecurrenceExchange::Grid) {
       int device = 0;

@@ -9,7 +9,8 @@ namespace aten_ext::cuda {
 
 enum class RecurrenceDtype : uint8_t { Float, Half, BFloat16 };
 
-// How products with W_hh are made: fp32 multiply-adds; tensor cores in 16 bits; tensor cores in TF32 (fp32 tensors).
+// How products with W_hh are made: fp32 multiply-adds; tensor cores in 16 bits; tensor cores in TF32 (fp32
+// tensors).
 enum class RecurrenceMath : uint8_t { Fma, Mma, MmaTf32 };
 
 // Which blocks share a state, and through what: see device/gru_exchange.cuh.
@@ -30,9 +31,9 @@ struct RecurrenceParams {
   RecurrenceDirection direction[2];  // the second runs backwards in time
   int directions;
   RecurrenceDtype dtype;
-  int64_t steps;  // > 0
-  int batch;      // > 0
-  int hidden;     // > 0
+  int64_t steps;                // > 0
+  int batch;                    // > 0
+  int hidden;                   // > 0
   int64_t gate_step, gate_row;  // strides in elements; the last dimension is contiguous
   int64_t y_step, y_row;
   RecurrenceMath math;
@@ -48,15 +49,16 @@ struct RecurrenceParams {
 struct RecurrenceDevice {
   int multiprocessors;
   int compute_major;
-  // Clusters of 2, 4, 8 and 16 blocks that run at once, each block with an SM to itself; 0 where there are none.
+  // Clusters of 2, 4, 8 and 16 blocks that run at once, each block with an SM to itself; 0 where there are
+  // none.
   int clusters[4];
 };
 
 // Of the current device. Asks the driver, so its caller keeps the answer.
 cudaError_t query_recurrence_device(RecurrenceDevice& device);
 
-// Whether the current device takes the launch of these parameters (pointers are not looked at): there is a kernel, and
-// the blocks of a group run at the same time. Asks the driver, so its caller keeps the answer.
+// Whether the current device takes the launch of these parameters (pointers are not looked at): there is a
+// kernel, and the blocks of a group run at the same time. Asks the driver, so its caller keeps the answer.
 cudaError_t query_recurrence_launch(const RecurrenceParams& params, bool& fits);
 
 // All steps of one layer, both directions, in one launch.

@@ -1,8 +1,8 @@
 // gru_cell on CUDA, a whole nn.GRUCell call in inference: when, and over what.
 //
-// gru_cell is composite; what comes before this key, and what a call that is differentiated, traced or transformed
-// does, is in composite.h. The decline rules are compiled in a CPU build too: aten_ext.explain asks them about a GPU
-// elsewhere.
+// gru_cell is composite; what comes before this key, and what a call that is differentiated, traced or
+// transformed does, is in composite.h. The decline rules are compiled in a CPU build too: aten_ext.explain
+// asks them about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
 
 #include <limits>
@@ -11,10 +11,11 @@
 #include "gru_args.h"
 #include "overrides.h"
 
-#define ATEN_EXT_GRU_CELL_PARAMETERS                                                                    \
-  [[maybe_unused]] const at::Tensor &input, [[maybe_unused]] const at::Tensor &hx,                      \
-      [[maybe_unused]] const at::Tensor &w_ih, [[maybe_unused]] const at::Tensor &w_hh,                 \
-      [[maybe_unused]] const std::optional<at::Tensor>&b_ih, [[maybe_unused]] const std::optional<at::Tensor>&b_hh
+#define ATEN_EXT_GRU_CELL_PARAMETERS                                                    \
+  [[maybe_unused]] const at::Tensor &input, [[maybe_unused]] const at::Tensor &hx,      \
+      [[maybe_unused]] const at::Tensor &w_ih, [[maybe_unused]] const at::Tensor &w_hh, \
+      [[maybe_unused]] const std::optional<at::Tensor>&b_ih,                            \
+      [[maybe_unused]] const std::optional<at::Tensor>&b_hh
 
 namespace aten_ext {
 
@@ -42,7 +43,8 @@ const char* decline::gru_cell_cuda(ATEN_EXT_GRU_CELL_PARAMETERS) {
   }
   const int64_t batch = input.size(0);
   const int64_t hidden = hx.size(1);
-  if (hx.size(0) != batch || !has_shape(w_ih, {3 * hidden, input.size(1)}) || !has_shape(w_hh, {3 * hidden, hidden})) {
+  if (hx.size(0) != batch || !has_shape(w_ih, {3 * hidden, input.size(1)}) ||
+      !has_shape(w_hh, {3 * hidden, hidden})) {
     return "weights that do not fit";
   }
   if (is_given(b_ih)) {
@@ -62,7 +64,8 @@ const char* decline::gru_cell_cuda(ATEN_EXT_GRU_CELL_PARAMETERS) {
   if (!contiguous) {
     return "tensor that is not contiguous";
   }
-  if (input.size(1) > std::numeric_limits<int32_t>::max() / 256 || hidden > std::numeric_limits<int32_t>::max() / 256) {
+  if (input.size(1) > std::numeric_limits<int32_t>::max() / 256 ||
+      hidden > std::numeric_limits<int32_t>::max() / 256) {
     return "sizes beyond 32 bits";
   }
   return is_small_step(batch) ? nullptr : "one step of a large batch";

@@ -1,14 +1,15 @@
-// One step of a GRU for a few rows of the batch in one launch: both matrix-vector products, biases and gates. Formula:
-// device/gru_arguments.cuh.
+// One step of a GRU for a few rows of the batch in one launch: both matrix-vector products, biases and gates.
+// Formula: device/gru_arguments.cuh.
 //
-// A hidden unit needs 3 rows of W_ih, 3 rows of W_hh and all of x and h, and nothing of another unit's result: a warp
-// (or four, which split the columns) has a unit, reads its 6 rows once, 16 bytes a lane, and no block waits for
-// another. The order of every sum is fixed: the same input gives the same bits.
+// A hidden unit needs 3 rows of W_ih, 3 rows of W_hh and all of x and h, and nothing of another unit's
+// result: a warp (or four, which split the columns) has a unit, reads its 6 rows once, 16 bytes a lane, and
+// no block waits for another. The order of every sum is fixed: the same input gives the same bits.
 //
-// Bytes: 3 * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for the next; x and
-// h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: I = 256, H = 512 in fp32 is 4.7 MB,
-// 1.1 us at 4.2 TB/s; a launch alone is 0.9, and a chain of loads (weights, sums over lanes, gates) about 1.5. Upstream
-// takes 10.8 us (15.5 in bf16) in several launches. Not measured on hardware yet.
+// Bytes: 3 * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for the
+// next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: I = 256, H = 512
+// in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s; a launch alone is 0.9, and a chain of loads (weights, sums over
+// lanes, gates) about 1.5. Upstream takes 10.8 us (15.5 in bf16) in several launches. Not measured on
+// hardware yet.
 #include "cuda/gru_cell.h"
 
 #include "cuda/device/gru_arguments.cuh"
@@ -22,8 +23,8 @@ namespace {
 constexpr int kWarps = 4;
 // Rows of the batch that a pass over the weights serves.
 constexpr int kSeveralRows = 4;
-// Up to so many units (of both directions) all warps of a block share one: with a warp each they would not fill 132 SMs
-// with loads.
+// Up to so many units (of both directions) all warps of a block share one: with a warp each they would not
+// fill 132 SMs with loads.
 constexpr int kUnitsToSplit = 1024;
 // Columns below which a quarter of them is less than one load a lane.
 constexpr int kColumnsToSplit = 256;
@@ -38,11 +39,11 @@ struct Sums {
   float value[kRows][kSums];
 };
 
-// sums[row][first, second, third] += rows of a matrix [3 * hidden, length] times vectors [rows, length], for the
-// columns of this lane.
+// sums[row][first, second, third] += rows of a matrix [3 * hidden, length] times vectors [rows, length], for
+// the columns of this lane.
 template <typename T, int kRows>
-__device__ __forceinline__ void multiply(Sums<kRows>& sums, const T* matrix, const T* const (&vector)[kRows], int unit,
-                                         int hidden, int length, int lane, int lanes, Sum third) {
+__device__ __forceinline__ void multiply(Sums<kRows>& sums, const T* matrix, const T* const (&vector)[kRows],
+                                         int unit, int hidden, int length, int lane, int lanes, Sum third) {
   constexpr int kVector = Vector<T>::kSize;
   const T* const row[3] = {matrix + static_cast<int64_t>(unit) * length,
                            matrix + (static_cast<int64_t>(hidden) + unit) * length,
@@ -113,10 +114,10 @@ __global__ __launch_bounds__(kWarps * 32) void gru_cell_kernel(const __grid_cons
         x[r] = static_cast<const T*>(p.x) + row * p.input;
         h[r] = static_cast<const T*>(d.h) + row * hidden;
       }
-      multiply<T, kRows>(sums, static_cast<const T*>(d.w_ih), x, unit, hidden, p.input, split * 32 + lane, kSplit * 32,
-                         kInputNew);
-      multiply<T, kRows>(sums, static_cast<const T*>(d.w_hh), h, unit, hidden, hidden, split * 32 + lane, kSplit * 32,
-                         kHiddenNew);
+      multiply<T, kRows>(sums, static_cast<const T*>(d.w_ih), x, unit, hidden, p.input, split * 32 + lane,
+                         kSplit * 32, kInputNew);
+      multiply<T, kRows>(sums, static_cast<const T*>(d.w_hh), h, unit, hidden, hidden, split * 32 + lane,
+                         kSplit * 32, kHiddenNew);
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -173,8 +174,8 @@ __global__ __launch_bounds__(kWarps * 32) void gru_cell_kernel(const __grid_cons
         }
         const GruInput input{0.0f, 0.0f, sums.value[r][kInputNew]};
         const int64_t at = static_cast<int64_t>(row) * hidden + unit;
-        const float value = gru_unit(input, sums.value[r][kReset], sums.value[r][kUpdate], sums.value[r][kHiddenNew],
-                                     bias, to_op(static_cast<const T*>(d.h)[at]));
+        const float value = gru_unit(input, sums.value[r][kReset], sums.value[r][kUpdate],
+                                     sums.value[r][kHiddenNew], bias, to_op(static_cast<const T*>(d.h)[at]));
         static_cast<T*>(d.hy)[at] = from_op<T>(value);
         if (d.y != nullptr) {
           static_cast<T*>(d.y)[row * p.y_row + unit] = from_op<T>(value);
@@ -190,7 +191,8 @@ template <typename T, int kRows, int kSplit>
 cudaError_t launch_rows(const GruCellParams& p, cudaStream_t stream) {
   constexpr int kUnits = kWarps / kSplit;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>((p.hidden + kUnits - 1) / kUnits), static_cast<unsigned>(p.directions));
+  config.gridDim =
+      dim3(static_cast<unsigned>((p.hidden + kUnits - 1) / kUnits), static_cast<unsigned>(p.directions));
   config.blockDim = dim3(kWarps * 32);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, gru_cell_kernel<T, kRows, kSplit>, p);

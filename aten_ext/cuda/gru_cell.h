@@ -1,5 +1,5 @@
-// Bridge between the ATen side of one step of a GRU (gru_cell.cpp, cudnn_rnn.cpp) and its kernel (gru_cell.cu). No ATen
-// here.
+// Bridge between the ATen side of one step of a GRU (gru_cell.cpp, cudnn_rnn.cpp) and its kernel
+// (gru_cell.cu). No ATen here.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ struct GruCellParams {
   GruCellDirection direction[2];
   int directions;
   GruCellDtype dtype;
-  const void* x;  // [batch, input], contiguous
+  const void* x;             // [batch, input], contiguous
   int batch, input, hidden;  // > 0
   int64_t y_row;
 };

@@ -1,6 +1,6 @@
-// The policy of the GRU kernels. Every number here follows from the budgets in cuda/device/gru_*.cuh and from what
-// upstream takes on an H200 (about 6 us a step, 4.8 to 6.1 for small batches; 1.6 at H <= 192 in fp32). None has been
-// tuned on hardware yet, which is why the override starts off.
+// The policy of the GRU kernels. Every number here follows from the budgets in cuda/device/gru_*.cuh and from
+// what upstream takes on an H200 (about 6 us a step, 4.8 to 6.1 for small batches; 1.6 at H <= 192 in fp32).
+// None has been tuned on hardware yet, which is why the override starts off.
 #include "cuda/gru_plan.h"
 
 #include <algorithm>
@@ -11,10 +11,11 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// One step: each warp has a hidden unit and reads its weights once, for so many rows. More rows read them again from
-// the L1 and the inputs from the L2, and a GEMM has the tensor cores.
+// One step: each warp has a hidden unit and reads its weights once, for so many rows. More rows read them
+// again from the L1 and the inputs from the L2, and a GEMM has the tensor cores.
 constexpr int64_t kStepRows = 8;
-// Two GEMMs and a launch for the gates are what upstream does too, with more launches around: they cease to matter.
+// Two GEMMs and a launch for the gates are what upstream does too, with more launches around: they cease to
+// matter.
 constexpr int64_t kStepGemmRows = 128;
 
 // A block alone: 3 * H * H weights are half of its registers.
@@ -30,18 +31,18 @@ constexpr int64_t kGridUnits = 16;
 constexpr int64_t kGridHidden = 2048;
 constexpr int64_t kGridHiddenTf32 = 1024;
 
-// Rows of a group. fp32: a row costs 3 * H * H / blocks FMAs of 128 a cycle, 0.22 us with H = 512 in 16 blocks, against
-// 6 us or more of upstream's step. Tensor cores: 8 rows cost 0.35 us.
+// Rows of a group. fp32: a row costs 3 * H * H / blocks FMAs of 128 a cycle, 0.22 us with H = 512 in 16
+// blocks, against 6 us or more of upstream's step. Tensor cores: 8 rows cost 0.35 us.
 constexpr int kFmaRows = 16;
 constexpr int kMmaRows = 32;
 // fp32 at which TF32 is worth its rounding, where it is allowed: fewer rows are as fast without.
 constexpr int kTf32FromRows = 5;
-// Over the whole GPU, with one barrier of 1 us and a pass of the state through the L2 in each step. H up to 1024 and
-// beyond.
+// Over the whole GPU, with one barrier of 1 us and a pass of the state through the L2 in each step. H up to
+// 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 64, 32}, {3, 16, 0}};  // [H > 1024][fp32, 16 bits, TF32]
 
-// fp32: the projection is done in fp32 (50 TFLOP/s), which upstream may do in TF32. A step's share of that, in FLOPs,
-// beyond which it eats what the recurrence gains (3 us at 50 TFLOP/s).
+// fp32: the projection is done in fp32 (50 TFLOP/s), which upstream may do in TF32. A step's share of that,
+// in FLOPs, beyond which it eats what the recurrence gains (3 us at 50 TFLOP/s).
 constexpr double kProjectionFlops = 150e6;
 
 // ------------------------------------------------------------------------------------------------------
@@ -57,8 +58,8 @@ GruPlan upstream(const char* reason) {
   return plan;
 }
 
-// Groups of the batch so that all run at once if they can, each with as few rows as that allows. Tensor cores take 8
-// rows for the price of one, but gates and exchange do not.
+// Groups of the batch so that all run at once if they can, each with as few rows as that allows. Tensor cores
+// take 8 rows for the price of one, but gates and exchange do not.
 int rows_of_group(const GruSizes& sizes, int64_t at_once) {
   const int64_t groups = std::max<int64_t>(1, at_once / sizes.directions);
   return static_cast<int>(divide_up(sizes.batch, groups));
@@ -75,7 +76,10 @@ bool block_or_cluster(const GruSizes& sizes, const GruDevice& device, GruPlan& p
   }
   const int64_t most = plan.math == GruMath::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden;
   // Index into GruDevice::clusters.
-  const int kind = tf32 && hidden <= kClusterOf2Hidden ? 0 : hidden <= kClusterOf8Hidden ? 2 : hidden <= most ? 3 : -1;
+  const int kind = tf32 && hidden <= kClusterOf2Hidden ? 0
+                   : hidden <= kClusterOf8Hidden       ? 2
+                   : hidden <= most                    ? 3
+                                                       : -1;
   if (kind < 0 || device.clusters[kind] == 0) {
     return false;
   }
@@ -89,10 +93,12 @@ bool grid(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
   if (sizes.hidden > (plan.math == GruMath::MmaTf32 ? kGridHiddenTf32 : kGridHidden)) {
     return false;
   }
-  // fp32 spreads over all of the GPU; tensor cores want tiles of 16 units, and fewer blocks read the state less often.
+  // fp32 spreads over all of the GPU; tensor cores want tiles of 16 units, and fewer blocks read the state
+  // less often.
   const int64_t of_direction = device.multiprocessors / sizes.directions;
-  const int64_t units = plan.math == GruMath::Fma ? std::max<int64_t>(2, divide_up(divide_up(sizes.hidden, of_direction), 2) * 2)
-                                                  : kGridUnits;
+  const int64_t units = plan.math == GruMath::Fma
+                            ? std::max<int64_t>(2, divide_up(divide_up(sizes.hidden, of_direction), 2) * 2)
+                            : kGridUnits;
   const int64_t blocks = divide_up(sizes.hidden, units);
   if (units > kGridUnits || blocks > of_direction) {
     return false;

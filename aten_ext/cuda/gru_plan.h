@@ -1,5 +1,5 @@
-// Which kernel a GRU layer takes on which GPU: plain arithmetic on sizes, in every build, so that aten_ext.explain can
-// answer for a GPU elsewhere. No ATen, no CUDA.
+// Which kernel a GRU layer takes on which GPU: plain arithmetic on sizes, in every build, so that
+// aten_ext.explain can answer for a GPU elsewhere. No ATen, no CUDA.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ enum class GruMath : uint8_t { Fma, Mma, MmaTf32 };
 enum class GruExchange : uint8_t { Block, Cluster, Grid };
 
 struct GruSizes {
-  bool sixteen_bits;  // fp16 or bf16; otherwise fp32
-  bool tf32_allowed;  // torch.backends.cudnn.allow_tf32
+  bool sixteen_bits;                    // fp16 or bf16; otherwise fp32
+  bool tf32_allowed;                    // torch.backends.cudnn.allow_tf32
   int64_t steps, batch, input, hidden;  // input: of the layer with the most features
   int directions;
 };

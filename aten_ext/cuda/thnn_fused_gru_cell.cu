@@ -3,13 +3,13 @@
 //   r = sigmoid(i_r + h_r + b_ir + b_hr)   z = sigmoid(i_z + h_z + b_iz + b_hz)
 //   n = tanh(i_n + b_in + r * (h_n + b_hn))   hy = n + z * (hx - n)
 //
-// and, for the backward pass, workspace = [r, z, n, hx, h_n + b_hn]. Arithmetic in fp32 (fp64 for fp64), in PyTorch's
-// order.
+// and, for the backward pass, workspace = [r, z, n, hx, h_n + b_hn]. Arithmetic in fp32 (fp64 for fp64), in
+// PyTorch's order.
 //
-// Elements a hidden unit: reads 6 gates, hx and 6 biases (which stay in the caches), writes hy and 5 of workspace: 13 *
-// sizeof(T) bytes. Memory-bound: B = 64, H = 1024 in fp32 is 3.4 MB, 0.8 us at 4.2 TB/s, about a launch's own time.
-// Upstream reads and writes element by element and divides a 32-bit index twice for each; this takes 16 bytes a thread
-// of each operand. Not measured on hardware yet.
+// Elements a hidden unit: reads 6 gates, hx and 6 biases (which stay in the caches), writes hy and 5 of
+// workspace: 13 * sizeof(T) bytes. Memory-bound: B = 64, H = 1024 in fp32 is 3.4 MB, 0.8 us at 4.2 TB/s,
+// about a launch's own time. Upstream reads and writes element by element and divides a 32-bit index twice
+// for each; this takes 16 bytes a thread of each operand. Not measured on hardware yet.
 #include "cuda/thnn_fused_gru_cell.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Bridge between the ATen side of the gates of a GRU step (thnn_fused_gru_cell.cpp, cudnn_rnn.cpp) and their kernel
-// (thnn_fused_gru_cell.cu). No ATen here.
+// Bridge between the ATen side of the gates of a GRU step (thnn_fused_gru_cell.cpp, cudnn_rnn.cpp) and their
+// kernel (thnn_fused_gru_cell.cu). No ATen here.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 """Checks of an override of a composite operator, each a function; run as a script, in a process of its own.
 
-The override would stay registered for everything that follows in the same process. Prints one JSON object: the name of
-each check, and "" or what went wrong.
+The override would stay registered for everything that follows in the same process. Prints one JSON object:
+the name of each check, and "" or what went wrong.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def calls(expected: int, call: Callable[[], Any]) -> Any:
     """The call's result; its override ran that many times."""
     earlier = ran()
     result = call()
-    assert ran() - earlier == expected, f"expected the override to run {expected} times, it ran {ran() - earlier}"
+    assert ran() - earlier == expected, (
+        f"expected the override to run {expected} times, it ran {ran() - earlier}"
+    )
     return result
 
 

@@ -1,4 +1,5 @@
-// An override of gru_cell at the CPU key, for tests only: the same generated entries as at CUDA, where no GPU is.
+// An override of gru_cell at the CPU key, for tests only: the same generated entries as at CUDA, where no GPU
+// is.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/gru_cell_compositeimplicitautograd_dispatch.h>
 #include <torch/library.h>
@@ -12,8 +13,9 @@ namespace {
 std::atomic<int64_t> ran{0};
 }  // namespace
 
-const char* decline::gru_cell_cpu(const at::Tensor& input, const at::Tensor& /*hx*/, const at::Tensor& /*w_ih*/,
-                                  const at::Tensor& /*w_hh*/, const std::optional<at::Tensor>& /*b_ih*/,
+const char* decline::gru_cell_cpu(const at::Tensor& input, const at::Tensor& /*hx*/,
+                                  const at::Tensor& /*w_ih*/, const at::Tensor& /*w_hh*/,
+                                  const std::optional<at::Tensor>& /*b_ih*/,
                                   const std::optional<at::Tensor>& /*b_hh*/) {
   return input.scalar_type() == at::kDouble ? "dtype float64" : nullptr;
 }

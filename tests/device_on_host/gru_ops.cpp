@@ -1,8 +1,8 @@
-// What the tests of the GRU ask of its parts, beside the operators: the policy, and the recurrence of one layer with a
-// kernel of their choice.
+// What the tests of the GRU ask of its parts, beside the operators: the policy, and the recurrence of one
+// layer with a kernel of their choice.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -16,9 +16,9 @@ using namespace aten_ext;
 using cuda::RecurrenceParams;
 
 // -> reason, [route, math, exchange, blocks, rows]
-std::tuple<std::string, std::vector<int64_t>> plan(bool sixteen_bits, bool tf32_allowed, int64_t steps, int64_t batch,
-                                                   int64_t input, int64_t hidden, int64_t directions,
-                                                   at::IntArrayRef device) {
+std::tuple<std::string, std::vector<int64_t>> plan(bool sixteen_bits, bool tf32_allowed, int64_t steps,
+                                                   int64_t batch, int64_t input, int64_t hidden,
+                                                   int64_t directions, at::IntArrayRef device) {
   const GruDevice d{static_cast<int>(device[0]),
                     static_cast<int>(device[1]),
                     {static_cast<int>(device[2]), static_cast<int>(device[3]), static_cast<int>(device[4]),
@@ -26,12 +26,12 @@ std::tuple<std::string, std::vector<int64_t>> plan(bool sixteen_bits, bool tf32_
   const GruPlan p =
       plan_gru({sixteen_bits, tf32_allowed, steps, batch, input, hidden, static_cast<int>(directions)}, d);
   return {p.reason == nullptr ? "" : p.reason,
-          {static_cast<int64_t>(p.route), static_cast<int64_t>(p.math), static_cast<int64_t>(p.exchange), p.blocks,
-           p.rows}};
+          {static_cast<int64_t>(p.route), static_cast<int64_t>(p.math), static_cast<int64_t>(p.exchange),
+           p.blocks, p.rows}};
 }
 
-RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden, int64_t directions,
-                        at::IntArrayRef kernel /* math, exchange, blocks, rows */) {
+RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden,
+                        int64_t directions, at::IntArrayRef kernel /* math, exchange, blocks, rows */) {
   RecurrenceParams p{};
   p.directions = static_cast<int>(directions);
   p.dtype = dtype == at::kHalf       ? cuda::RecurrenceDtype::Half
@@ -47,7 +47,8 @@ RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int6
   return p;
 }
 
-bool fits(bool sixteen_bits, int64_t steps, int64_t batch, int64_t hidden, int64_t directions, at::IntArrayRef kernel) {
+bool fits(bool sixteen_bits, int64_t steps, int64_t batch, int64_t hidden, int64_t directions,
+          at::IntArrayRef kernel) {
   bool answer = false;
   const cudaError_t error = cuda::query_recurrence_launch(
       params(sixteen_bits ? at::kHalf : at::kFloat, steps, batch, hidden, directions, kernel), answer);
@@ -55,7 +56,8 @@ bool fits(bool sixteen_bits, int64_t steps, int64_t batch, int64_t hidden, int64
   return answer;
 }
 
-// gates [D, T, B, 3H] of float, w_hh [D, 3H, H], biases [D, 3H] or none, h0 [D, B, H] -> y [T, B, D * H], hy [D, B, H]
+// gates [D, T, B, 3H] of float, w_hh [D, 3H, H], biases [D, 3H] or none, h0 [D, B, H] -> y [T, B, D * H], hy
+// [D, B, H]
 std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at::Tensor& w_hh,
                                               const std::optional<at::Tensor>& b_ih,
                                               const std::optional<at::Tensor>& b_hh, const at::Tensor& h0,

@@ -1,13 +1,14 @@
 // What the kernels of a GRU layer's recurrence take, and the formula of one hidden unit.
 //
-// For each row b of the batch, each hidden unit i and each step t, with x the input projection W_ih * input[t]:
+// For each row b of the batch, each hidden unit i and each step t, with x the input projection W_ih *
+// input[t]:
 //
 //   r = sigmoid(x_r + b_ir + (W_hr h + b_hr))      z = sigmoid(x_z + b_iz + (W_hz h + b_hz))
 //   n = tanh(x_n + b_in + r * (W_hn h + b_hn))     h' = n + z * (h - n)
 //
-// (Cho et al. 2014, arXiv:1406.1078, with the bias inside the reset gate's product, as cuDNN and PyTorch have it.)
-// Everything in fp32, with the library's own exp, tanh and division: the fast ones are further from the truth than
-// upstream is.
+// (Cho et al. 2014, arXiv:1406.1078, with the bias inside the reset gate's product, as cuDNN and PyTorch have
+// it.) Everything in fp32, with the library's own exp, tanh and division: the fast ones are further from the
+// truth than upstream is.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -89,7 +90,8 @@ __device__ __forceinline__ float gru_sigmoid(float x) {
 }
 
 // h' of one unit from its three dot products with h.
-__device__ __forceinline__ float gru_unit(const GruInput& x, float hr, float hz, float hn, const GruBias& b, float h) {
+__device__ __forceinline__ float gru_unit(const GruInput& x, float hr, float hz, float hn, const GruBias& b,
+                                          float h) {
   const float r = gru_sigmoid(x.r + hr + b.r);
   const float z = gru_sigmoid(x.z + hz + b.z);
   const float n = tanhf(x.n + b.in + r * (hn + b.hn));

@@ -1,21 +1,25 @@
-// The recurrence of a GRU layer in fp32: one launch for all steps, W_hh in registers, plain fused multiply-adds.
+// The recurrence of a GRU layer in fp32: one launch for all steps, W_hh in registers, plain fused
+// multiply-adds.
 //
-// A team of kTeam lanes (a warp or half of one) owns kUnits hidden units: of W_hh the 3 * kUnits rows, of which lane l
-// of the team holds the columns 4 * kTeam * j + 4 l + {0..3}, vector j = 0, 1, ... The first kVectors vectors stay in
-// registers for the whole sequence, the next a.shared_vectors in shared memory, any others are read from global memory
-// (the L2) in each step. A step of a team, for kRows rows of the batch at once: read h from shared memory (16 bytes a
-// lane, no bank conflict), 12 * kUnits FMAs for each such vector, add up over the lanes, gates, publish.
+// A team of kTeam lanes (a warp or half of one) owns kUnits hidden units: of W_hh the 3 * kUnits rows, of
+// which lane l of the team holds the columns 4 * kTeam * j + 4 l + {0..3}, vector j = 0, 1, ... The first
+// kVectors vectors stay in registers for the whole sequence, the next a.shared_vectors in shared memory, any
+// others are read from global memory (the L2) in each step. A step of a team, for kRows rows of the batch at
+// once: read h from shared memory (16 bytes a lane, no bank conflict), 12 * kUnits FMAs for each such vector,
+// add up over the lanes, gates, publish.
 //
-// Adding up. P = kUnits * kRows units with three sums each lie as partial sums in the lanes of the team. In each round
-// a lane hands half of its sums to the lane `width` away and takes that one's part of the other half, so that P triples
-// in a warp cost 3 (P - 1) + 3 (5 - log2 P) shuffles instead of 15 P: 18 instead of 60 for P = 4. Afterwards kTeam / P
-// lanes have the same triple, all compute the same unit, and share the stores to the other blocks.
+// Adding up. P = kUnits * kRows units with three sums each lie as partial sums in the lanes of the team. In
+// each round a lane hands half of its sums to the lane `width` away and takes that one's part of the other
+// half, so that P triples in a warp cost 3 (P - 1) + 3 (5 - log2 P) shuffles instead of 15 P: 18 instead of
+// 60 for P = 4. Afterwards kTeam / P lanes have the same triple, all compute the same unit, and share the
+// stores to the other blocks.
 //
-// Budget of a step on an H200 (1.755 GHz; derived, not measured on hardware yet), H = 512, one row, 16 blocks of 8
-// warps with kUnits = 4: weights 48 K of each block in registers, none read. FMAs 48 K / 128 lanes = 384 cycles =
-// 0.22 us a row; reads of h 8 warps * 2 KB / 128 B = 128 cycles, shuffles 8 * 18 = 144 issue cycles (5 rounds of about
-// 25 cycles in each warp), gates about 150 cycles; stores to 16 blocks and the cluster barrier 0.24 us measured alone.
-// Sum about 0.8 us; a first probe of this scheme with 15 P shuffles took 1.53.
+// Budget of a step on an H200 (1.755 GHz; derived, not measured on hardware yet), H = 512, one row, 16 blocks
+// of 8 warps with kUnits = 4: weights 48 K of each block in registers, none read. FMAs 48 K / 128 lanes = 384
+// cycles = 0.22 us a row; reads of h 8 warps * 2 KB / 128 B = 128 cycles, shuffles 8 * 18 = 144 issue cycles
+// (5 rounds of about 25 cycles in each warp), gates about 150 cycles; stores to 16 blocks and the cluster
+// barrier 0.24 us measured alone. Sum about 0.8 us; a first probe of this scheme with 15 P shuffles
+// took 1.53.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -80,9 +84,9 @@ template <int threads, int team, int units, int vectors, int rows>
 struct GruFmaShape {
   static constexpr int kThreads = threads;
   static constexpr int kTeam = team;
-  static constexpr int kUnits = units;      // of a team
-  static constexpr int kVectors = vectors;  // in registers
-  static constexpr int kRows = rows;        // of the batch at once
+  static constexpr int kUnits = units;       // of a team
+  static constexpr int kVectors = vectors;   // in registers
+  static constexpr int kRows = rows;         // of the batch at once
   static constexpr int kColumns = 4 * team;  // of a vector
   static constexpr int kUnitsOfWarp = 32 / team * units;
   static_assert(units * rows <= team, "a lane finishes one unit");
@@ -131,7 +135,8 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
     const int column = i % columns;
     const bool given = row < place.rows && column < hidden;
     buffers[i] =
-        given ? static_cast<const float*>(d.h0)[static_cast<int64_t>(place.first_row + row) * hidden + column] : 0.0f;
+        given ? static_cast<const float*>(d.h0)[static_cast<int64_t>(place.first_row + row) * hidden + column]
+              : 0.0f;
   }
 
   // W_hh, once.
@@ -159,8 +164,8 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
     for (int j = 0; j < a.shared_vectors; ++j) {
 #pragma unroll
       for (int i = 0; i < kUnits * 3; ++i) {
-        shared_weights[((j * kUnits * 3 + i) * warps + warp) * 32 + lane] =
-            gru_load_weights(weight_row(i / 3, i % 3), (kVectors + j) * kColumns + 4 * in_team, hidden, vectors);
+        shared_weights[((j * kUnits * 3 + i) * warps + warp) * 32 + lane] = gru_load_weights(
+            weight_row(i / 3, i % 3), (kVectors + j) * kColumns + 4 * in_team, hidden, vectors);
       }
     }
   }
@@ -203,8 +208,8 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
   float* const state = static_cast<float*>(a.state);  // [2, directions, batch, hidden]
   const int directions = static_cast<int>(gridDim.x) / (a.groups * a.blocks);
   const auto state_row = [&](int64_t step, int row) {
-    return state +
-           (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) * static_cast<int64_t>(hidden);
+    return state + (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) *
+                       static_cast<int64_t>(hidden);
   };
 
   for (int64_t step = 0; step < a.steps; ++step) {
@@ -241,7 +246,8 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
       if constexpr (kInGrid) {
         int j = kVectors;
         for (; j < min(all_vectors, kVectors + a.shared_vectors); ++j) {
-          const float4* const from = shared_weights + ((j - kVectors) * kUnits * 3 * warps + warp) * 32 + lane;
+          const float4* const from =
+              shared_weights + ((j - kVectors) * kUnits * 3 * warps + warp) * 32 + lane;
           add(j, [&](int i) { return from[i * warps * 32]; });
         }
         for (; j < all_vectors; ++j) {
@@ -292,14 +298,16 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
                        static_cast<uint32_t>(step + 1) * static_cast<uint32_t>(a.blocks));
       if (hidden % 4 == 0) {
         const int row_vectors = hidden / 4;
-        for (int i = static_cast<int>(threadIdx.x); i < place.rows * row_vectors; i += static_cast<int>(blockDim.x)) {
+        for (int i = static_cast<int>(threadIdx.x); i < place.rows * row_vectors;
+             i += static_cast<int>(blockDim.x)) {
           const int row = i / row_vectors;
           const int at = i % row_vectors * 4;
           *reinterpret_cast<float4*>(next_h + row * columns + at) =
               __ldcg(reinterpret_cast<const float4*>(state_row(step + 1, row) + at));
         }
       } else {
-        for (int i = static_cast<int>(threadIdx.x); i < place.rows * hidden; i += static_cast<int>(blockDim.x)) {
+        for (int i = static_cast<int>(threadIdx.x); i < place.rows * hidden;
+             i += static_cast<int>(blockDim.x)) {
           next_h[i / hidden * columns + i % hidden] = __ldcg(state_row(step + 1, i / hidden) + i % hidden);
         }
       }

@@ -1,23 +1,26 @@
-// The recurrence of a GRU layer on tensor cores: one launch for all steps, W_hh in registers as the A operand.
+// The recurrence of a GRU layer on tensor cores: one launch for all steps, W_hh in registers as the A
+// operand.
 //
-// A block has a.units hidden units: 3 * units rows of W_hh (reset rows, then update, then new), in tiles of 16. Warp w
-// holds tile w % tiles, and of its columns part w / tiles of k_splits parts. B is h, 8 rows of the batch at a time, in
-// shared memory. Products of the parts meet in shared memory; then each thread has a hidden unit of a row, adds up,
-// computes its gates in fp32 and publishes. The state that carries over stays in fp32 (its own block's); only the
-// matrix product sees it rounded to the operand's type.
+// A block has a.units hidden units: 3 * units rows of W_hh (reset rows, then update, then new), in tiles
+// of 16. Warp w holds tile w % tiles, and of its columns part w / tiles of k_splits parts. B is h, 8 rows of
+// the batch at a time, in shared memory. Products of the parts meet in shared memory; then each thread has a
+// hidden unit of a row, adds up, computes its gates in fp32 and publishes. The state that carries over stays
+// in fp32 (its own block's); only the matrix product sees it rounded to the operand's type.
 //
-// The order of columns within a product is free as long as A and B agree. So lane t of four takes 16 neighbouring
-// bytes of each 64 (not the two times four that the fragment's picture shows): one 16-byte load of A or B is the
-// operand of two mma, and rows of h 64 bytes apart modulo 128 are read without bank conflict.
+// The order of columns within a product is free as long as A and B agree. So lane t of four takes 16
+// neighbouring bytes of each 64 (not the two times four that the fragment's picture shows): one 16-byte load
+// of A or B is the operand of two mma, and rows of h 64 bytes apart modulo 128 are read without bank
+// conflict.
 //
-// Element: __half, __nv_bfloat16 (m16n8k16), or Tf32 (m16n8k8: fp32 tensors, operands rounded to 10 bits of mantissa,
-// accumulated in fp32; only where PyTorch allows cuDNN that).
+// Element: __half, __nv_bfloat16 (m16n8k16), or Tf32 (m16n8k8: fp32 tensors, operands rounded to 10 bits of
+// mantissa, accumulated in fp32; only where PyTorch allows cuDNN that).
 //
-// Budget of a step on an H200 (derived, not measured on hardware yet), H = 512, 16-bit, up to 8 rows, 16 blocks of 12
-// warps, kPairs = 8: no weights read; 192 mma of 2048 FMAs in a block at about 1024 FMAs a cycle = 380 cycles; the
-// longest chain of dependent mma is kPairs / 2 of about 33 cycles; reads of h 12 * 4 KB / 128 B = 380 cycles, beside
-// the mma; products to and from shared memory 12 + 12 KB, 200 cycles; gates 150; two __syncthreads; slices to 16 blocks
-// and the cluster barrier, 0.24 us alone. About 0.9 us; each 8 rows more, 0.35 us.
+// Budget of a step on an H200 (derived, not measured on hardware yet), H = 512, 16-bit, up to 8 rows, 16
+// blocks of 12 warps, kPairs = 8: no weights read; 192 mma of 2048 FMAs in a block at about 1024 FMAs a cycle
+// = 380 cycles; the longest chain of dependent mma is kPairs / 2 of about 33 cycles; reads of h 12 * 4 KB /
+// 128 B = 380 cycles, beside the mma; products to and from shared memory 12 + 12 KB, 200 cycles; gates 150;
+// two __syncthreads; slices to 16 blocks and the cluster barrier, 0.24 us alone. About 0.9 us; each 8 rows
+// more, 0.35 us.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -45,7 +48,8 @@ struct GruMma {
   static __device__ __forceinline__ Operand to_operand(float x) {
     return from_op<Element>(x);
   }
-  static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4],
+                                                      const uint32_t (&b)[2]) {
     mma_m16n8k16<Element>(d, a, b);
   }
 };
@@ -56,7 +60,8 @@ struct GruMma<Tf32> {
   static __device__ __forceinline__ Operand to_operand(float x) {
     return round_to_tf32(x);
   }
-  static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  static __device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4],
+                                                      const uint32_t (&b)[2]) {
     mma_m16n8k8_tf32(d, a, b);
   }
 };
@@ -65,21 +70,21 @@ struct GruMma<Tf32> {
 template <typename Element>
 constexpr int kMmaPairColumns = 64 / static_cast<int>(sizeof(typename GruMma<Element>::Operand));
 
-// At most. 8 registers of weights a pair, and registers belong to quarters of an SM: 8 warps may have 255 each, 12 warps
-// 168, 24 warps 80. Only a block that has the whole state to itself comes to more than 12.
+// At most. 8 registers of weights a pair, and registers belong to quarters of an SM: 8 warps may have 255
+// each, 12 warps 168, 24 warps 80. Only a block that has the whole state to itself comes to more than 12.
 template <int kPairs, typename Exchange>
-constexpr int kMmaThreads = kPairs > 16                                                    ? 256
+constexpr int kMmaThreads = kPairs > 16                                              ? 256
                             : kPairs == 4 && std::is_same_v<Exchange, BlockExchange> ? 768
-                                                                                           : 384;
+                                                                                     : 384;
 
 // Rows of the batch, 8 at a time, and the places where they lie.
 template <typename Element, typename Exchange>
 struct GruMmaLayout {
-  int rows;           // rounded up to 8
-  int columns;        // of h that products cover
-  int row_stride;     // of h, in operands: 64 bytes modulo 128
+  int rows;            // rounded up to 8
+  int columns;         // of h that products cover
+  int row_stride;      // of h, in operands: 64 bytes modulo 128
   int product_stride;  // of products, in floats
-  int product_rows;   // k_splits * rows
+  int product_rows;    // k_splits * rows
 
   __host__ __device__ constexpr GruMmaLayout(int rows_of_group, int units, int k_splits, int pairs)
       : rows((rows_of_group + 7) / 8 * 8),
@@ -89,10 +94,11 @@ struct GruMmaLayout {
         product_stride((3 * units + 15) / 16 * 16 + 4),
         product_rows(k_splits * rows) {}
 
-  // h [kBuffers, rows, row_stride], products [product_rows, product_stride], carried [rows, units], and for the
-  // cluster's exchange the slice [rows, units] in operands.
+  // h [kBuffers, rows, row_stride], products [product_rows, product_stride], carried [rows, units], and for
+  // the cluster's exchange the slice [rows, units] in operands.
   __host__ __device__ constexpr size_t h_bytes() const {
-    return static_cast<size_t>(Exchange::kBuffers) * rows * row_stride * sizeof(typename GruMma<Element>::Operand);
+    return static_cast<size_t>(Exchange::kBuffers) * rows * row_stride *
+           sizeof(typename GruMma<Element>::Operand);
   }
   __host__ __device__ constexpr size_t product_bytes() const {
     return static_cast<size_t>(product_rows) * product_stride * sizeof(float);
@@ -107,8 +113,8 @@ struct GruMmaLayout {
 
 // 16 bytes of a row of W_hh from `column`, as operands, zero beyond the last column or where there is no row.
 template <typename Element>
-__device__ __forceinline__ uint4 gru_load_operands(const typename GruMma<Element>::Tensor* row, int column, int hidden,
-                                                   bool vectors) {
+__device__ __forceinline__ uint4 gru_load_operands(const typename GruMma<Element>::Tensor* row, int column,
+                                                   int hidden, bool vectors) {
   using Operand = typename GruMma<Element>::Operand;
   using Tensor = typename GruMma<Element>::Tensor;
   constexpr int kCount = 16 / sizeof(Operand);
@@ -132,7 +138,8 @@ __device__ __forceinline__ uint4 gru_load_operands(const typename GruMma<Element
 }
 
 template <typename Element, int kPairs, typename Exchange>
-__global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kernel(const __grid_constant__ GruArguments a) {
+__global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kernel(
+    const __grid_constant__ GruArguments a) {
   using Mma = GruMma<Element>;
   using Tensor = typename Mma::Tensor;
   using Operand = typename Mma::Operand;
@@ -171,7 +178,8 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
   for (int i = thread; i < layout.rows * units; i += threads) {
     const int row = i / units;
     const int unit = place.first_unit + i % units;
-    carried[i] = row < place.rows && unit < hidden ? to_op(h0[static_cast<int64_t>(row) * hidden + unit]) : 0.0f;
+    carried[i] =
+        row < place.rows && unit < hidden ? to_op(h0[static_cast<int64_t>(row) * hidden + unit]) : 0.0f;
     slice[i] = Mma::to_operand(0.0f);
   }
 
@@ -195,7 +203,8 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
     high[pair] = gru_load_operands<Element>(high_row, column, hidden, vectors);
   }
 
-  // Unit i of this thread: row i / units of the batch, unit i % units of the block, for i = thread, thread + threads...
+  // Unit i of this thread: row i / units of the batch, unit i % units of the block, for i = thread, thread +
+  // threads...
   const int end_units = place.end_unit - place.first_unit;  // may be negative: a block beyond the last unit
   const auto load_input = [&](int64_t step, int i) {
     GruInput x{0.0f, 0.0f, 0.0f};
@@ -203,7 +212,8 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
     const int unit = i % units;
     if (row < place.rows && unit < end_units && step < a.steps) {
       const float* const gates = d.gates + gru_time(a, place.direction, step) * a.gate_step +
-                                 static_cast<int64_t>(place.first_row + row) * a.gate_row + place.first_unit + unit;
+                                 static_cast<int64_t>(place.first_row + row) * a.gate_row + place.first_unit +
+                                 unit;
       x.r = gates[0];
       x.z = gates[hidden];
       x.n = gates[2 * hidden];
@@ -236,8 +246,8 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
   Tensor* const state = static_cast<Tensor*>(a.state);  // [2, directions, batch, hidden]
   const int directions = static_cast<int>(gridDim.x) / (a.groups * a.blocks);
   const auto state_row = [&](int64_t step, int row) {
-    return state +
-           (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) * static_cast<int64_t>(hidden);
+    return state + (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) *
+                       static_cast<int64_t>(hidden);
   };
 
   for (int64_t step = 0; step < a.steps; ++step) {
@@ -253,11 +263,13 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         const uint4 x = *reinterpret_cast<const uint4*>(from + pair * kMmaPairColumns<Element>);
-        Mma::multiply_add(sums[pair * 2 % kChains], {low[pair].x, high[pair].x, low[pair].y, high[pair].y}, {x.x, x.y});
-        Mma::multiply_add(sums[(pair * 2 + 1) % kChains], {low[pair].z, high[pair].z, low[pair].w, high[pair].w}, {x.z, x.w});
+        Mma::multiply_add(sums[pair * 2 % kChains], {low[pair].x, high[pair].x, low[pair].y, high[pair].y},
+                          {x.x, x.y});
+        Mma::multiply_add(sums[(pair * 2 + 1) % kChains],
+                          {low[pair].z, high[pair].z, low[pair].w, high[pair].w}, {x.z, x.w});
       }
-      float* const to = products + (split * layout.rows + row0 + 2 * in_four) * layout.product_stride + tile * 16 +
-                        group_of_four;
+      float* const to = products + (split * layout.rows + row0 + 2 * in_four) * layout.product_stride +
+                        tile * 16 + group_of_four;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // [row of the batch, row of the tile]
         float sum = sums[0][i] + sums[1][i];
@@ -308,8 +320,8 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
 
     if constexpr (kInCluster) {
       __syncthreads();
-      // 16 bytes at a time, to each block in turn. Units come in eights, so that a slice is whole vectors; those beyond
-      // the last unit are zero.
+      // 16 bytes at a time, to each block in turn. Units come in eights, so that a slice is whole vectors;
+      // those beyond the last unit are zero.
       const int row_vectors = units / kVector;
       const int vectors_of_slice = place.rows * row_vectors;
       for (int i = thread; i < vectors_of_slice * a.blocks; i += threads) {
