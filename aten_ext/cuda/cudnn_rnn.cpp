@@ -312,15 +312,12 @@ void run_recurrence(const Layer& layer, const at::Tensor& input, const at::Tenso
   p.gate_row = rows.row * 3 * sizes.hidden;
   p.y_step = y.stride(0);
   p.y_row = y.stride(1);
-  at::Tensor arrived;
-  at::Tensor state;
+  at::Tensor words;
   if (p.exchange == RecurrenceExchange::Grid) {
     // Of this launch alone: two streams, two threads or two replays of different graphs share none of it.
-    const int64_t groups = (sizes.batch + p.rows - 1) / p.rows;
-    arrived = at::zeros({sizes.directions * groups}, input.options().dtype(at::kInt));
-    state = at::empty({2, sizes.directions, sizes.batch, sizes.hidden}, input.options());
-    p.arrived = reinterpret_cast<uint32_t*>(arrived.mutable_data_ptr<int32_t>());
-    p.state = state.mutable_data_ptr();
+    words = at::zeros({2, sizes.directions, sizes.batch, cuda::words_of_row(p.dtype, p.hidden)},
+                      input.options().dtype(at::kLong));
+    p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   }
   C10_CUDA_CHECK(cuda::launch_recurrence(p, stream));
 }

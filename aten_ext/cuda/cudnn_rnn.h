@@ -41,9 +41,13 @@ struct RecurrenceParams {
   int blocks;  // that share the state of a group
   int rows;    // of the batch in a group
   // For RecurrenceExchange::Grid:
-  uint32_t* arrived;  // [directions * groups], zero
-  void* state;        // [2, directions, batch, hidden]
+  uint64_t* words;  // [2, directions, batch, words_of_row()], zero
 };
+
+// Of the exchange through global memory: two 16-bit units to a word, or one fp32 unit.
+inline int words_of_row(RecurrenceDtype dtype, int hidden) {
+  return dtype == RecurrenceDtype::Float ? hidden : (hidden + 1) / 2;
+}
 
 // What the policy has to know of a GPU.
 struct RecurrenceDevice {

@@ -82,10 +82,9 @@ std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at:
   p.gate_row = gates.stride(2);
   p.y_step = y.stride(0);
   p.y_row = y.stride(1);
-  const at::Tensor arrived = at::zeros({directions * batch}, h0.options().dtype(at::kInt));
-  const at::Tensor state = at::empty({2, directions, batch, hidden}, h0.options());
-  p.arrived = reinterpret_cast<uint32_t*>(arrived.mutable_data_ptr<int32_t>());
-  p.state = state.mutable_data_ptr();
+  const at::Tensor words =
+      at::zeros({2, directions, batch, cuda::words_of_row(p.dtype, p.hidden)}, h0.options().dtype(at::kLong));
+  p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   const cudaError_t error = cuda::launch_recurrence(p, nullptr);
   TORCH_CHECK(error == cudaSuccess, "launch: error ", static_cast<int>(error));
   return {y, hy};

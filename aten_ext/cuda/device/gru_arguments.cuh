@@ -41,9 +41,9 @@ struct GruArguments {
   int units;           // hidden units of a block; blocks * units >= hidden
   int shared_vectors;  // FMA only: vectors of 128 columns of W_hh that are kept in shared memory
   int k_splits;        // mma only: parts of a row of W_hh, each another warp's
-  // Exchange through global memory only, for each direction and group:
-  uint32_t* arrived;  // [directions * groups], zero
-  void* state;        // [2, directions, batch, hidden]
+  // Exchange through global memory only: [2, directions, batch, words], zero; a word is 32 bits of a row of
+  // the state and the number of the step.
+  uint64_t* words;
 };
 
 // Which part of the work is this block's. The blocks of a group are neighbours in the grid.

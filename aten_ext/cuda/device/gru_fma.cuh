@@ -205,11 +205,10 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
     cluster_wait();
   }
 
-  float* const state = static_cast<float*>(a.state);  // [2, directions, batch, hidden]
   const int directions = static_cast<int>(gridDim.x) / (a.groups * a.blocks);
-  const auto state_row = [&](int64_t step, int row) {
-    return state + (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) *
-                       static_cast<int64_t>(hidden);
+  const auto words_of_row = [&](int64_t step, int row) {
+    return a.words + (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) *
+                         static_cast<int64_t>(hidden);
   };
 
   for (int64_t step = 0; step < a.steps; ++step) {
@@ -278,7 +277,8 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
             }
           } else if (member == 0) {
             if constexpr (kInGrid) {
-              __stcg(state_row(step + 1, row) + unit, value);
+              store_flagged(words_of_row(step + 1, row) + unit, __float_as_uint(value),
+                            static_cast<uint32_t>(step + 1));
             } else {
               next_h[row * columns + unit] = value;
             }
@@ -294,23 +294,10 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
       cluster_arrive();
       cluster_wait();
     } else if constexpr (kInGrid) {
-      gru_grid_barrier(a.arrived + place.direction * a.groups + place.group,
-                       static_cast<uint32_t>(step + 1) * static_cast<uint32_t>(a.blocks));
-      if (hidden % 4 == 0) {
-        const int row_vectors = hidden / 4;
-        for (int i = static_cast<int>(threadIdx.x); i < place.rows * row_vectors;
-             i += static_cast<int>(blockDim.x)) {
-          const int row = i / row_vectors;
-          const int at = i % row_vectors * 4;
-          *reinterpret_cast<float4*>(next_h + row * columns + at) =
-              __ldcg(reinterpret_cast<const float4*>(state_row(step + 1, row) + at));
-        }
-      } else {
-        for (int i = static_cast<int>(threadIdx.x); i < place.rows * hidden;
-             i += static_cast<int>(blockDim.x)) {
-          next_h[i / hidden * columns + i % hidden] = __ldcg(state_row(step + 1, i / hidden) + i % hidden);
-        }
-      }
+      __syncthreads();  // all of this block have read the state that is overwritten now
+      gru_receive(
+          words_of_row(step + 1, 0), place.rows, hidden, static_cast<uint32_t>(step + 1),
+          [&](int row, int at, uint32_t data) { next_h[row * columns + at] = __uint_as_float(data); });
       __syncthreads();
     } else {
       __syncthreads();

@@ -130,7 +130,11 @@ __device__ __forceinline__ uint4 gru_load_operands(const typename GruMma<Element
   Operand operands[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    operands[i] = GruMma<Element>::to_operand(to_op(values[i]));
+    if constexpr (std::is_same_v<Operand, Tensor>) {
+      operands[i] = values[i];
+    } else {
+      operands[i] = GruMma<Element>::to_operand(to_op(values[i]));
+    }
   }
   uint4 bits;
   memcpy(&bits, &operands, sizeof(bits));
@@ -243,11 +247,12 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
     cluster_wait();
   }
 
-  Tensor* const state = static_cast<Tensor*>(a.state);  // [2, directions, batch, hidden]
   const int directions = static_cast<int>(gridDim.x) / (a.groups * a.blocks);
-  const auto state_row = [&](int64_t step, int row) {
-    return state + (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) *
-                       static_cast<int64_t>(hidden);
+  constexpr int kOfWord = 4 / static_cast<int>(sizeof(Operand));  // operands
+  const int words = (hidden + kOfWord - 1) / kOfWord;
+  const auto words_of_row = [&](int64_t step, int row) {
+    return a.words + (((step & 1) * directions + place.direction) * a.batch + place.first_row + row) *
+                         static_cast<int64_t>(words);
   };
 
   for (int64_t step = 0; step < a.steps; ++step) {
@@ -301,10 +306,8 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
           from_op<Tensor>(value);
       if (last) {
         static_cast<Tensor*>(d.hy)[batch_row * hidden + place.first_unit + unit] = from_op<Tensor>(value);
-      } else if constexpr (kInCluster) {
+      } else if constexpr (kInCluster || kInGrid) {
         slice[i] = Mma::to_operand(value);
-      } else if constexpr (kInGrid) {
-        state_row(step + 1, row)[place.first_unit + unit] = from_op<Tensor>(value);
       } else {
         next_h[row * layout.row_stride + place.first_unit + unit] = Mma::to_operand(value);
       }
@@ -337,27 +340,24 @@ __global__ __launch_bounds__((kMmaThreads<kPairs, Exchange>)) void gru_mma_kerne
       cluster_arrive();
       cluster_wait();
     } else if constexpr (kInGrid) {
-      gru_grid_barrier(a.arrived + place.direction * a.groups + place.group,
-                       static_cast<uint32_t>(step + 1) * static_cast<uint32_t>(a.blocks));
-      constexpr int kLoad = 16 / sizeof(Tensor);
-      if (hidden % kLoad == 0) {
-        const int row_vectors = hidden / kLoad;
-        for (int i = thread; i < place.rows * row_vectors; i += threads) {
-          const int row = i / row_vectors;
-          const int at = i % row_vectors * kLoad;
-          uint4 bits = __ldcg(reinterpret_cast<const uint4*>(state_row(step + 1, row) + at));
-          if constexpr (std::is_same_v<Element, Tf32>) {
-            bits = {round_to_tf32(__uint_as_float(bits.x)), round_to_tf32(__uint_as_float(bits.y)),
-                    round_to_tf32(__uint_as_float(bits.z)), round_to_tf32(__uint_as_float(bits.w))};
-          }
-          *reinterpret_cast<uint4*>(next_h + row * layout.row_stride + at) = bits;
-        }
-      } else {
-        for (int i = thread; i < place.rows * hidden; i += threads) {
-          next_h[i / hidden * layout.row_stride + i % hidden] =
-              Mma::to_operand(to_op(__ldcg(state_row(step + 1, i / hidden) + i % hidden)));
+      __syncthreads();
+      const int row_words = units / kOfWord;
+      const int first_word = place.first_unit / kOfWord;
+      for (int i = thread; i < place.rows * row_words; i += threads) {
+        const int row = i / row_words;
+        const int word = i % row_words;
+        if (first_word + word < words) {
+          uint32_t data;
+          memcpy(&data, slice + row * units + word * kOfWord, sizeof(data));
+          store_flagged(words_of_row(step + 1, row) + first_word + word, data,
+                        static_cast<uint32_t>(step + 1));
         }
       }
+      // All of this block have read the state that is overwritten now: products lie behind a barrier.
+      gru_receive(words_of_row(step + 1, 0), place.rows, words, static_cast<uint32_t>(step + 1),
+                  [&](int row, int word, uint32_t data) {
+                    memcpy(next_h + row * layout.row_stride + word * kOfWord, &data, sizeof(data));
+                  });
       __syncthreads();
     } else {
       __syncthreads();
