@@ -52,7 +52,7 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
         ("- func: mm\n  summary: x", r"5: field 'dispatch' is missing"),
         (entry(summary="summary:"), r"7: expected one line of text for 'summary'"),
         (entry("_cudnn_rnn"), r"6: '_cudnn_rnn' has no upstream kernel at CPU .*valid keys: CUDA"),
-        (entry("zeros"), r"6: 'zeros' has no upstream kernel at CPU .*valid keys: none"),
+        (entry("subtract_.Tensor"), r"6: 'subtract_.Tensor' has no upstream kernel at CPU .*valid keys: none"),
         (GOOD, r"5: 'cat' stands in the table already, at native_functions_ext\.yaml:2"),
         (
             entry() + "\n  unmeasured: CUDA",
