@@ -58,6 +58,7 @@ class Override:
     argument_names: str  # "tensors, dim, out"
     upstream: str  # "at::cuda::cat_outf(tensors, dim, out)": PyTorch's own kernel, called directly
     header: str  # the header that declares it
+    composite: bool  # upstream is the decomposition into other operators, at every key: see _composite_entry
     schema_arguments: str  # "Tensor[] tensors, int dim=0, *, Tensor out"
     first_tensors: str  # "tensors": the argument whose device the call is on
     written: tuple[bool, ...]  # which arguments the operator writes to, by its schema
@@ -111,6 +112,7 @@ class Override:
                 argument_names=", ".join(a.name for a in signature.arguments()),
                 upstream=f"at::{namespace}::{target_name}({', '.join(a.expr for a in forwarded)})",
                 header=f"ATen/ops/{function.root_name}_{namespace}_dispatch.h",
+                composite=upstream_key == "CompositeImplicitAutograd",
                 schema_arguments=re.sub(r"Tensor\([^)]*\)", "Tensor", str(function.func.arguments)),
                 first_tensors=next(
                     a.name for a in function.func.arguments.flat_all if a.type.is_tensor_like()
@@ -125,6 +127,11 @@ def _native_functions_folder() -> Path:
     import torchgen
 
     return Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+
+
+def _mutates_or_aliases(function: NativeFunction) -> bool:
+    """Whether it writes to an argument or returns a view: what a companion would have to tell autograd."""
+    return "(a" in str(function.func)
 
 
 class Upstream:
@@ -151,10 +158,12 @@ class Upstream:
         """The keys among :data:`VALID_KEYS` at which ``name`` has a kernel, and where that kernel stands.
 
         It stands at the key itself (``at::cpu::``), or else at CompositeExplicitAutograd, which serves every
-        backend that has none of its own. A CompositeImplicitAutograd kernel is none in this sense: it calls
-        other operators, autograd included, and an override below autograd would cut these off.
+        backend that has none of its own. A function that PyTorch composes of others (at
+        CompositeImplicitAutograd) may be overridden at every key: see :func:`_composite_entry`.
         """
         function, index = self._parse(name)
+        if function.has_composite_implicit_autograd_kernel and not _mutates_or_aliases(function):
+            return dict.fromkeys(VALID_KEYS, "CompositeImplicitAutograd")
         if function.structured_delegate is not None:
             # A functional or in-place overload whose kernel is that of its out= overload.
             _, index = self._parse(str(function.structured_delegate))
@@ -351,6 +360,26 @@ def _entry(index: int, override: Override, with_cuda: bool) -> str:
 """
 
 
+def _composite_entry(override: Override) -> str:
+    """What stands before the entry of a composite operator's override, at the Autograd key of its backend.
+
+    A kernel at a backend key takes an operator's decomposition away from everything that comes before that
+    key: autograd, functorch, torch.compile. This gives it back to all of them and lets only plain calls
+    through.
+    """
+    name, overload = override.name.partition(".")[0], override.name.partition(".")[2]
+    operator = f"at::_ops::{name}{'_' + overload if overload else ''}"
+    return f"""
+{override.returns} {override.symbol}(c10::DispatchKeySet keys_, {override.arguments}) {{
+  if (needs_decomposition(keys_, c10::DispatchKey::{override.key}, {override.argument_names})) {{
+    return {override.upstream};
+  }}
+  at::AutoDispatchBelowADInplaceOrView below_;
+  return {operator}::redispatch(keys_ & c10::after_ADInplaceOrView_keyset, {override.argument_names});
+}}
+"""
+
+
 def _explain_schema(override: Override) -> str:
     """The schema of the operator behind ``aten_ext.explain``: the same arguments, two strings returned."""
     base, _, overload = override.name.partition(".")
@@ -378,12 +407,14 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
     out = [HEADER, "#include <ATen/core/Tensor.h>\n#include <ATen/DeviceGuard.h>\n"]
     for header in sorted({o.header for o in built}):
         out.append(f"#include <{header}>\n")
-    out.append(
-        "#include <torch/library.h>\n"
-        "#include <string>\n#include <tuple>\n\n"
-        '#include "gpu_support.h"\n#include "load_guard.h"\n#include "overrides.h"\n#include "registry.h"\n'
-        '#include "watched.h"\n\n'
-    )
+    composite = [o for o in built if o.composite]
+    for base in sorted({o.name.partition(".")[0] for o in composite}):
+        out.append(f"#include <ATen/ops/{base}_ops.h>\n")
+    out.append("#include <torch/library.h>\n#include <string>\n#include <tuple>\n\n")
+    ours = ["gpu_support.h", "load_guard.h", "overrides.h", "registry.h", "watched.h"]
+    for header in ["composite.h", *ours] if composite else ours:
+        out.append(f'#include "{header}"\n')
+    out.append("\n")
     out.append("namespace aten_ext {\n\n")
     out.append("// Constant-initialised: usable before any dynamic initialiser has run.\n")
     out.append(
@@ -403,7 +434,12 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
     out.extend(_site(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
     out.append("\n}  // namespace site\n\nnamespace entry {\n")
     out.extend(_entry(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
-    out.append("\n}  // namespace entry\n\nnamespace explain {\n")
+    out.append("\n}  // namespace entry\n\n")
+    if composite:
+        out.append("namespace autograd_entry {\n")
+        out.extend(_composite_entry(override) for override in composite)
+        out.append("\n}  // namespace autograd_entry\n\n")
+    out.append("namespace explain {\n")
     out.extend(_explain(override, with_cuda) for override in overrides)
     out.append("\n}  // namespace explain\n}  // namespace aten_ext\n\n")
 
@@ -419,6 +455,21 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
             continue
         out.append(f"\nTORCH_LIBRARY_IMPL(aten, {key}, m) {{\n  if (!allowed) return;\n")
         out.extend(f'  m.impl("{o.name}", TORCH_FN(aten_ext::entry::{o.symbol}));\n' for o in of_key)
+        out.append("}\n")
+        if any(o.composite for o in of_key):
+            out.append(f"\nTORCH_LIBRARY_IMPL(aten, Autograd{key}, m) {{\n  if (!allowed) return;\n")
+            out.extend(
+                f'  m.impl("{o.name}", TORCH_FN(aten_ext::autograd_entry::{o.symbol}));\n'
+                for o in of_key
+                if o.composite
+            )
+            out.append("}\n")
+    if composite:
+        # Or vmap takes a slow loop, and warns of it.
+        out.append("\nTORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {\n  if (!allowed) return;\n")
+        for name, override in {o.name: o for o in composite}.items():
+            target = override.upstream.partition("(")[0]
+            out.append(f'  m.impl("{name}", TORCH_FN({target}));\n')
         out.append("}\n")
     out.append("\nTORCH_LIBRARY_FRAGMENT(aten_ext, m) {\n  if (!aten_ext::may_define()) return;\n")
     out.extend(

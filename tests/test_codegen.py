@@ -52,7 +52,7 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
         ("- func: mm\n  summary: x", r"5: field 'dispatch' is missing"),
         (entry(summary="summary:"), r"7: expected one line of text for 'summary'"),
         (entry("_cudnn_rnn"), r"6: '_cudnn_rnn' has no upstream kernel at CPU .*valid keys: CUDA"),
-        (entry("gru_cell"), r"6: 'gru_cell' has no upstream kernel at CPU .*valid keys: none"),
+        (entry("subtract_.Tensor"), r"6: 'subtract_.Tensor' has no upstream kernel at CPU .*valid keys: none"),
         (GOOD, r"5: 'cat' stands in the table already, at native_functions_ext\.yaml:2"),
         (
             entry() + "\n  unmeasured: CUDA",
@@ -169,3 +169,28 @@ def test_entries_at_cuda_ask_for_code_for_the_gpu(codegen: ModuleType, tmp_path:
     assert "decline_gpu(decline::cat_cpu" not in path.read_text()
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=False)
     assert "decline_gpu(" not in path.read_text()
+
+
+def test_composite_operators_get_a_companion(codegen: ModuleType, tmp_path: Path) -> None:
+    """Upstream is the decomposition, which autograd, functorch and the rest keep: tests/test_composite.py."""
+    entry = "- func: gru_cell\n  dispatch: CPU, CUDA\n  summary: x"
+    (path,) = codegen.generate(table(tmp_path, entry), tmp_path, with_cuda=True)
+    text = path.read_text()
+    for expected in (
+        "return at::compositeimplicitautograd::gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh);",
+        "TORCH_LIBRARY_IMPL(aten, AutogradCPU, m)",
+        "TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m)",
+        "needs_decomposition(keys_, c10::DispatchKey::CUDA, input, hx, w_ih, w_hh, b_ih, b_hh)",
+    ):
+        assert expected in text
+    assert text.count('m.impl("gru_cell", TORCH_FN(at::compositeimplicitautograd::gru_cell))') == 1
+
+
+@pytest.mark.parametrize("name", ["chunk", "subtract.out", "floor_divide_.Scalar"])
+def test_composites_that_alias_or_write_are_refused(codegen: ModuleType, name: str) -> None:
+    assert codegen.Upstream().keys(name) == {}
+
+
+def test_others_have_no_companion(codegen: ModuleType, tmp_path: Path) -> None:
+    (path,) = codegen.generate(table(tmp_path, GOOD), tmp_path, with_cuda=True)
+    assert "Autograd" not in path.read_text() and "composite" not in path.read_text()

@@ -56,7 +56,8 @@ def test_wildcards_and_all() -> None:
     aten_ext.disable()
     assert enabled() == set()
     aten_ext.enable()
-    assert enabled() == every
+    unmeasured = {o.name for o in aten_ext.overrides() if o.unmeasured and set(o.keys) <= set(o.unmeasured)}
+    assert enabled() == every - unmeasured, "what no benchmark has measured is turned on by its name alone"
 
 
 def test_a_name_is_one_overload() -> None:
@@ -219,7 +220,7 @@ print(torch._C._dispatch_dump("aten::_fused_adamw_").count("entries.cpp"))
 def test_nothing_is_registered_with_aten_ext_0() -> None:
     code = """
 import torch, aten_ext
-print(aten_ext.is_active(), {o.enabled for o in aten_ext.overrides()})
+print(aten_ext.is_active(), {o.enabled for o in aten_ext.overrides() if not o.unmeasured})
 print(torch._C._dispatch_dump("aten::_fused_adamw_").count("entries.cpp"))
 aten_ext.disable("_fused_adamw_")
 try:

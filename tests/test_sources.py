@@ -86,6 +86,8 @@ def test_every_decline_reason_is_documented() -> None:
         *sorted((SOURCES / "cpu").glob("*.cpp")),
         *sorted((SOURCES / "cuda").glob("*.cpp")),
     ]:
-        for reason in re.findall(r'return "([^"]+)";|: "([^"]+)"', path.read_text()):
+        for reason in re.findall(
+            r'return (?:upstream\()?"([^"]+)"|: "([^"]+)"|reason = "([^"]+)"', path.read_text()
+        ):
             literal = next(filter(None, reason))
             assert f"`{literal}`" in text, f"{path.name}: {literal}"

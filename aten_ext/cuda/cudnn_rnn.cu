@@ -1,0 +1,307 @@
+// The recurrence of a GRU layer, all steps and both directions in one launch: which kernel, and its launch.
+//
+// W_hh does not change from step to step, and an SM's registers hold 256 KB: H = 512 in fp32 (3 MB) fits into
+// those of 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is
+// left of a step is arithmetic on registers, a handful of values to exchange, and one barrier. Formula:
+// device/gru_arguments.cuh. Budgets of a step: device/gru_fma.cuh (fp32) and device/gru_mma.cuh (tensor
+// cores). Exchanges: device/gru_exchange.cuh.
+//
+// Bytes: the projections x are read once, 12 * batch * hidden a step and direction; y is written once. FLOPs:
+// 6 * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
+// takes 0.24 us, one over 132 blocks through global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a
+// step.
+//
+// Through global memory (GridExchange) a step costs a store's way to the L2 and a load's back, about 0.7 us,
+// and a pass of the state through the L2 into each block at about 5.5 TB/s: 8 bytes for each fp32 or two
+// 16-bit units. H = 1024, 16 rows, 16 bits, 64 blocks: 4 MB, 0.8 us.
+//
+// Not measured on hardware yet.
+#include "cuda/cudnn_rnn.h"
+
+#include <algorithm>
+
+#include "cuda/device/gru_arguments.cuh"
+#include "cuda/device/gru_exchange.cuh"
+#include "cuda/device/gru_fma.cuh"
+#include "cuda/device/gru_mma.cuh"
+
+namespace aten_ext::cuda {
+namespace {
+
+// ---- policy ------------------------------------------------------------------------------------------
+
+// Shared memory of a block beyond which no launch is tried: what sm_90 gives; other devices refuse for
+// themselves.
+constexpr size_t kMostSharedBytes = 227 << 10;
+// Warps of an mma kernel that splits rows of W_hh among several: more of them exchange more products.
+constexpr int kMostSplittingWarps = 12;
+// Blocks that ask the driver how many clusters fit have an SM to themselves.
+constexpr int kWholeSmBytes = 200 << 10;
+
+using Kernel = void (*)(GruArguments);
+
+struct Launch {
+  Kernel kernel = nullptr;  // nullptr: none fits
+  int units = 0;            // of a block
+  int threads = 0;
+  int shared_vectors = 0;
+  int k_splits = 1;
+  size_t shared_bytes = 0;
+};
+
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+template <typename Shape, typename Exchange>
+Launch choose_fma_shape(const RecurrenceParams& p) {
+  Launch launch;
+  const int warps = divide_up(divide_up(p.hidden, p.blocks), Shape::kUnitsOfWarp);
+  const int beyond = std::max(0, divide_up(p.hidden, Shape::kColumns) - Shape::kVectors);
+  if (warps * 32 > Shape::kThreads || (beyond > 0 && !std::is_same_v<Exchange, GridExchange>)) {
+    return launch;
+  }
+  const size_t without = Shape::template shared_bytes<Exchange>(p.hidden, p.rows, warps, 0);
+  const size_t one = Shape::template shared_bytes<Exchange>(p.hidden, p.rows, warps, 1) - without;
+  if (without > kMostSharedBytes) {
+    return launch;
+  }
+  launch.kernel = gru_fma_kernel<Shape, Exchange>;
+  launch.units = warps * Shape::kUnitsOfWarp;
+  launch.threads = warps * 32;
+  launch.shared_vectors = std::min(beyond, static_cast<int>((kMostSharedBytes - without) / one));
+  launch.shared_bytes = without + launch.shared_vectors * one;
+  return launch;
+}
+
+// One row of the batch at a time, or several: they share the reads of weights that are not in registers, and
+// the sums over lanes.
+template <int threads, int team, int units, int vectors, int several, typename Exchange>
+Launch choose_fma_rows(const RecurrenceParams& p) {
+  return p.rows == 1 ? choose_fma_shape<GruFmaShape<threads, team, units, vectors, 1>, Exchange>(p)
+                     : choose_fma_shape<GruFmaShape<threads, team, units, vectors, several>, Exchange>(p);
+}
+
+Launch choose_fma(const RecurrenceParams& p) {
+  switch (p.exchange) {
+    case RecurrenceExchange::Block:
+      return p.hidden <= 64 ? choose_fma_rows<256, 16, 4, 1, 2, BlockExchange>(p)
+                            : choose_fma_rows<512, 16, 4, 2, 1, BlockExchange>(p);
+    case RecurrenceExchange::Cluster:
+      return p.hidden <= 256 ? choose_fma_rows<256, 32, 4, 2, 2, ClusterExchange>(p)
+                             : choose_fma_rows<256, 32, 4, 4, 1, ClusterExchange>(p);
+    case RecurrenceExchange::Grid:
+      return p.hidden <= 512 ? choose_fma_rows<256, 32, 2, 4, 4, GridExchange>(p)
+                             : choose_fma_rows<256, 32, 2, 8, 2, GridExchange>(p);
+  }
+  return {};
+}
+
+template <typename Element, int kPairs, typename Exchange>
+bool choose_mma_pairs(const RecurrenceParams& p, Launch& launch) {
+  // In eights, so that slices of the state are whole vectors of 16 bytes.
+  const int units = divide_up(divide_up(p.hidden, p.blocks), 8) * 8;
+  const int tiles = divide_up(3 * units, 16);
+  const int k_splits = divide_up(p.hidden, kPairs * kMmaPairColumns<Element>);
+  const int warps = tiles * k_splits;
+  if (warps * 32 > kMmaThreads<kPairs, Exchange> || (k_splits > 1 && warps > kMostSplittingWarps)) {
+    return false;
+  }
+  const GruMmaLayout<Element, Exchange> layout(p.rows, units, k_splits, kPairs);
+  if (layout.bytes(units) > kMostSharedBytes) {
+    return false;
+  }
+  launch.kernel = gru_mma_kernel<Element, kPairs, Exchange>;
+  launch.units = units;
+  launch.threads = warps * 32;
+  launch.k_splits = k_splits;
+  launch.shared_bytes = layout.bytes(units);
+  return true;
+}
+
+// The fewest weights a thread with which rows of W_hh need not be split among too many.
+template <typename Element, typename Exchange, int... kPairs>
+Launch choose_mma_first(const RecurrenceParams& p) {
+  Launch launch;
+  (void)(choose_mma_pairs<Element, kPairs, Exchange>(p, launch) || ...);
+  return launch;
+}
+
+template <typename Element>
+Launch choose_mma(const RecurrenceParams& p) {
+  switch (p.exchange) {
+    case RecurrenceExchange::Block:
+      return choose_mma_first<Element, BlockExchange, 2, 4>(p);
+    case RecurrenceExchange::Cluster:
+      if constexpr (std::is_same_v<Element, Tf32>) {
+        return choose_mma_first<Element, ClusterExchange, 8, 16>(p);
+      } else {
+        return choose_mma_first<Element, ClusterExchange, 4, 8, 20>(p);
+      }
+    case RecurrenceExchange::Grid:
+      return choose_mma_first<Element, GridExchange, 8, 16>(p);
+  }
+  return {};
+}
+
+Launch choose(const RecurrenceParams& p) {
+  if (p.math == RecurrenceMath::Mma) {
+    return p.dtype == RecurrenceDtype::Half ? choose_mma<__half>(p) : choose_mma<__nv_bfloat16>(p);
+  }
+  return p.math == RecurrenceMath::MmaTf32 ? choose_mma<Tf32>(p) : choose_fma(p);
+}
+
+// ---- launch ------------------------------------------------------------------------------------------
+
+// A launch's configuration with the attribute it needs, which it points to: stays where it is made.
+struct Configuration {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attribute{};
+
+  Configuration(const RecurrenceParams& p, const Launch& launch, cudaStream_t stream) {
+    config.gridDim = dim3(static_cast<unsigned>(p.blocks * divide_up(p.batch, p.rows) * p.directions));
+    config.blockDim = dim3(static_cast<unsigned>(launch.threads));
+    config.dynamicSmemBytes = launch.shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    if (p.exchange == RecurrenceExchange::Cluster) {
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = static_cast<unsigned>(p.blocks);
+      attribute.val.clusterDim.y = 1;
+      attribute.val.clusterDim.z = 1;
+      config.numAttrs = 1;
+    } else if (p.exchange == RecurrenceExchange::Grid) {
+      attribute.id = cudaLaunchAttributeCooperative;
+      attribute.val.cooperative = 1;
+      config.numAttrs = 1;
+    }
+  }
+  Configuration(const Configuration&) = delete;
+  Configuration& operator=(const Configuration&) = delete;
+};
+
+// What a kernel needs beyond the ordinary: shared memory above 48 KB, clusters above 8 blocks.
+cudaError_t allow(const RecurrenceParams& p, const Launch& launch) {
+  cudaError_t error = cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(launch.shared_bytes));
+  if (error == cudaSuccess && p.exchange == RecurrenceExchange::Cluster && p.blocks > 8) {
+    error = cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  return error;
+}
+
+GruArguments arguments(const RecurrenceParams& p, const Launch& launch) {
+  GruArguments a{};
+  for (int i = 0; i < p.directions; ++i) {
+    const RecurrenceDirection& from = p.direction[i];
+    a.direction[i] = {from.w_hh, from.b_ih, from.b_hh, from.gates, from.h0, from.hy, from.y};
+  }
+  a.steps = p.steps;
+  a.gate_step = p.gate_step;
+  a.gate_row = p.gate_row;
+  a.y_step = p.y_step;
+  a.y_row = p.y_row;
+  a.batch = p.batch;
+  a.hidden = p.hidden;
+  a.groups = divide_up(p.batch, p.rows);
+  a.rows = p.rows;
+  a.blocks = p.blocks;
+  a.units = launch.units;
+  a.shared_vectors = launch.shared_vectors;
+  a.k_splits = launch.k_splits;
+  a.words = p.words;
+  return a;
+}
+
+// Whether an error says that the device cannot do it, and nothing worse. The runtime remembers the last
+// error: it is taken back, so that no one else stumbles over it.
+bool is_refusal(cudaError_t error) {
+  if (error != cudaErrorInvalidValue && error != cudaErrorInvalidConfiguration &&
+      error != cudaErrorNotSupported && error != cudaErrorInvalidClusterSize &&
+      error != cudaErrorCooperativeLaunchTooLarge && error != cudaErrorNoKernelImageForDevice) {
+    return false;
+  }
+  (void)cudaGetLastError();
+  return true;
+}
+
+}  // namespace
+
+cudaError_t query_recurrence_device(RecurrenceDevice& device) {
+  device = {};
+  int current = 0;
+  cudaError_t error = cudaGetDevice(&current);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, current);
+  }
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device.compute_major, cudaDevAttrComputeCapabilityMajor, current);
+  }
+  for (int i = 0; i < 4 && error == cudaSuccess && device.compute_major >= 9; ++i) {
+    RecurrenceParams p{};
+    p.exchange = RecurrenceExchange::Cluster;
+    p.blocks = 2 << i;
+    p.rows = p.batch = p.directions = 1;
+    Launch launch;
+    launch.kernel = gru_fma_kernel<GruFmaShape<256, 32, 4, 4, 1>, ClusterExchange>;
+    launch.threads = 256;
+    launch.shared_bytes = kWholeSmBytes;
+    Configuration configuration(p, launch, nullptr);
+    error = allow(p, launch);
+    if (error == cudaSuccess) {
+      error = cudaOccupancyMaxActiveClusters(&device.clusters[i], launch.kernel, &configuration.config);
+    }
+    if (is_refusal(error)) {
+      device.clusters[i] = 0;
+      error = cudaSuccess;
+    }
+  }
+  return error;
+}
+
+cudaError_t query_recurrence_launch(const RecurrenceParams& p, bool& fits) {
+  fits = false;
+  const Launch launch = choose(p);
+  if (launch.kernel == nullptr) {
+    return cudaSuccess;
+  }
+  cudaError_t error = allow(p, launch);
+  int count = 0;
+  if (error == cudaSuccess && p.exchange == RecurrenceExchange::Cluster) {
+    Configuration configuration(p, launch, nullptr);
+    error = cudaOccupancyMaxActiveClusters(&count, launch.kernel, &configuration.config);
+    fits = count > 0;
+  } else if (error == cudaSuccess) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, launch.kernel, launch.threads,
+                                                          launch.shared_bytes);
+    fits = count > 0;
+    if (error == cudaSuccess && p.exchange == RecurrenceExchange::Grid) {
+      int device = 0;
+      int multiprocessors = 0;
+      error = cudaGetDevice(&device);
+      if (error == cudaSuccess) {
+        error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+      }
+      fits = count * multiprocessors >= p.blocks * divide_up(p.batch, p.rows) * p.directions;
+    }
+  }
+  if (error != cudaSuccess) {
+    fits = false;
+    return is_refusal(error) ? cudaSuccess : error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_recurrence(const RecurrenceParams& p, cudaStream_t stream) {
+  const Launch launch = choose(p);
+  if (launch.kernel == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  if (const cudaError_t error = allow(p, launch); error != cudaSuccess) {
+    return error;
+  }
+  Configuration configuration(p, launch, stream);
+  return cudaLaunchKernelEx(&configuration.config, launch.kernel, arguments(p, launch));
+}
+
+}  // namespace aten_ext::cuda

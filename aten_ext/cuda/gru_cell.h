@@ -1,0 +1,35 @@
+// Bridge between the ATen side of one step of a GRU (gru_cell.cpp, cudnn_rnn.cpp) and its kernel
+// (gru_cell.cu). No ATen here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+enum class GruCellDtype : uint8_t { Float, Half, BFloat16 };
+
+struct GruCellDirection {
+  const void* w_ih;  // [3 * hidden, input], contiguous: reset, update, new
+  const void* w_hh;  // [3 * hidden, hidden], contiguous
+  const void* b_ih;  // [3 * hidden] or nullptr
+  const void* b_hh;  // [3 * hidden] or nullptr
+  const void* h;     // [batch, hidden], contiguous
+  void* hy;          // [batch, hidden], contiguous
+  void* y;           // [batch, hidden] with rows y_row apart: a second copy; or nullptr
+};
+
+struct GruCellParams {
+  GruCellDirection direction[2];
+  int directions;
+  GruCellDtype dtype;
+  const void* x;             // [batch, input], contiguous
+  int batch, input, hidden;  // > 0
+  int64_t y_row;
+};
+
+// One launch: both matrix-vector products, biases and gates.
+cudaError_t launch_gru_cell(const GruCellParams& params, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,194 @@
+"""Cases of GRU inference: whole layers through ``nn.GRU``, one step, and ``nn.GRUCell``.
+
+Bytes: the weights once, input, states and output once; what passes between the kernels of one call is not
+counted. FLOPs: 2 for each weight, step and row. A long sequence is bound by neither, but by the time that a
+step takes before the next can begin: microseconds a step are what to look at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aten_ext.bench.case import ITEMSIZE, Call, Case
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A call of ``nn.GRU`` in evaluation, without gradients."""
+
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    layers: int = 1
+    directions: int = 1
+    dtype: str = "float32"
+    variant: str = ""
+    """What is unusual about it, for its name."""
+    batch_first: bool = False
+    bias: bool = True
+
+    @property
+    def weights(self) -> int:
+        """Elements of all parameters."""
+        widths = [self.inputs] + [self.hidden * self.directions] * (self.layers - 1)
+        return sum(3 * self.hidden * (width + self.hidden + 2) for width in widths) * self.directions
+
+    def case(self) -> Case:
+        """The call as a case."""
+        size = ITEMSIZE[self.dtype]
+        rows = self.steps * self.batch
+        sequences = rows * (self.inputs + self.hidden * self.directions)
+        states = 2 * self.layers * self.directions * self.batch * self.hidden
+        bytes_ = (self.weights + sequences + states) * size
+        shape = f"T={self.steps} B={self.batch} I={self.inputs} H={self.hidden}"
+        kind = " ".join(
+            filter(None, [f"L={self.layers}" if self.layers > 1 else "", "bi" if self.directions > 1 else ""])
+        )
+        return Case(
+            op="gru",
+            name=" ".join(filter(None, ["GRU", shape, kind, self.variant])),
+            dtype=self.dtype,
+            override="_cudnn_rnn",
+            make=partial(_make_layers, self),
+            bytes=bytes_,
+            footprint=bytes_,
+            flops=2 * rows * self.weights,
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A call of ``nn.GRUCell`` without gradients."""
+
+    batch: int
+    inputs: int
+    hidden: int
+    dtype: str = "float32"
+
+    def case(self) -> Case:
+        """The call as a case."""
+        weights = 3 * self.hidden * (self.inputs + self.hidden + 2)
+        bytes_ = (weights + self.batch * (self.inputs + 2 * self.hidden)) * ITEMSIZE[self.dtype]
+        return Case(
+            op="gru",
+            name=f"GRUCell B={self.batch} I={self.inputs} H={self.hidden}",
+            dtype=self.dtype,
+            override="gru_cell",
+            make=partial(_make_cell, self),
+            bytes=bytes_,
+            footprint=bytes_,
+            flops=2 * self.batch * weights,
+        )
+
+
+def cases(device: str, full: bool) -> list[Case]:
+    """Decoding steps, encoders, long sequences; with ``full`` a sweep over sizes. None on the CPU."""
+    if device == "cpu":
+        return []
+    layers = [replace(case, dtype=dtype) for case in _SHORT for dtype in DTYPES]
+    cells = [
+        Cell(batch, size, size, dtype) for batch, size in ((1, 512), (1, 1024), (8, 512)) for dtype in DTYPES
+    ]
+    if full:
+        layers += _sweep()
+        cells += [
+            Cell(batch, size, size) for batch, size in ((32, 512), (64, 1024), (3, 333), (1, 64), (1, 2048))
+        ]
+    return [case.case() for case in layers] + [case.case() for case in cells]
+
+
+_SHORT = (
+    Layers(1, 1, 256, 512),
+    Layers(1, 1, 1280, 512),
+    Layers(1, 32, 1280, 512),
+    Layers(50, 1, 256, 512),
+    Layers(50, 32, 256, 512, directions=2),
+    Layers(256, 1, 1024, 1024),
+    Layers(256, 16, 1024, 1024),
+    Layers(256, 64, 1024, 1024, layers=2),
+    Layers(1000, 8, 128, 256),
+    Layers(1000, 64, 128, 128, layers=2, directions=2),
+    Layers(128, 128, 2048, 2048),
+)
+
+
+def _sweep() -> list[Layers]:
+    """Hidden sizes 16 to 2048, odd ones too, batches 1 to 256, 1 to 2000 steps; dtypes in turn for most."""
+    result = []
+    hidden_sizes = (
+        16,
+        33,
+        64,
+        65,
+        100,
+        128,
+        129,
+        192,
+        200,
+        256,
+        257,
+        320,
+        384,
+        512,
+        513,
+        640,
+        641,
+        768,
+        1000,
+        1024,
+        1536,
+        2048,
+    )
+    for i, hidden in enumerate(hidden_sizes):
+        for j, batch in enumerate((1, 4, 16, 64, 256)):
+            steps = (2, 10, 100, 400)[(i + j) % 4]
+            result.append(
+                Layers(steps, batch, (64, 256, 333)[(i + j) % 3], hidden, dtype=DTYPES[(i + 2 * j) % 3])
+            )
+    for dtype in DTYPES:
+        result += [
+            Layers(2000, 1, 128, 256, dtype=dtype),
+            Layers(2000, 8, 64, 512, dtype=dtype),
+            Layers(1, 8, 512, 512, dtype=dtype),
+            Layers(1, 9, 512, 512, dtype=dtype),
+            Layers(1, 128, 512, 512, dtype=dtype),
+            Layers(1, 4, 2048, 2048, dtype=dtype),
+            Layers(20, 3, 17, 99, layers=3, directions=2, dtype=dtype),
+            Layers(50, 8, 256, 256, dtype=dtype, variant="batch_first", batch_first=True),
+            Layers(50, 8, 256, 256, dtype=dtype, variant="no bias", bias=False),
+        ]
+    return result
+
+
+def _make_layers(case: Layers, device: str) -> Call:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    gru = torch.nn.GRU(
+        case.inputs, case.hidden, case.layers,
+        bias=case.bias, batch_first=case.batch_first, bidirectional=case.directions == 2,
+    )  # fmt: skip
+    # As a program would have them: flattened by cuDNN where PyTorch flattens that dtype.
+    gru = gru.to(device, dtype).eval().requires_grad_(False)
+    shape = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+    x = torch.randn(*shape, case.inputs, device=device).to(dtype)
+    h = torch.randn(case.layers * case.directions, case.batch, case.hidden, device=device).to(dtype)
+    return partial(gru, x, h)
+
+
+def _make_cell(case: Cell, device: str) -> Call:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    cell = torch.nn.GRUCell(case.inputs, case.hidden).to(device, dtype).requires_grad_(False)
+    x = torch.randn(case.batch, case.inputs, device=device).to(dtype)
+    h = torch.randn(case.batch, case.hidden, device=device).to(dtype)
+    return partial(cell, x, h)

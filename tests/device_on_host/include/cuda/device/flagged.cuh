@@ -1,0 +1,22 @@
+// Twin of aten_ext/cuda/device/flagged.cuh. A load that waits for others gives them a turn.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace aten_ext::cuda {
+
+struct Flagged {
+  uint32_t data;
+  uint32_t flag;
+};
+
+inline void store_flagged(uint64_t* to, uint32_t data, uint32_t flag) {
+  __atomic_store_n(to, static_cast<uint64_t>(flag) << 32 | data, __ATOMIC_RELAXED);
+}
+inline Flagged load_flagged(const uint64_t* from) {
+  device_on_host::yield();
+  const uint64_t both = __atomic_load_n(from, __ATOMIC_RELAXED);
+  return {static_cast<uint32_t>(both), static_cast<uint32_t>(both >> 32)};
+}
+
+}  // namespace aten_ext::cuda
