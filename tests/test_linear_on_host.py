@@ -87,7 +87,9 @@ def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int,
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("act", ["", "relu", "gelu"])
-@pytest.mark.parametrize("form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"])
+@pytest.mark.parametrize(
+    "form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"]
+)
 def test_bias_forms(dtype: torch.dtype, act: str, form: str) -> None:
     library.load("linear")
     m, n, k = 9, 35, 136
@@ -122,13 +124,18 @@ def test_out(order: None, dtype: torch.dtype, shape: tuple[int, int, int]) -> No
     memory = torch.full((m + 2, n + 3), 7.0, dtype=dtype)
     out = memory[1:-1, 1:-2]
     for call, exact in [
-        (lambda: torch.ops.aten_ext_on_host.mm.out(mat1, mat2, out=out), reference(None, mat1, mat2, 1, 0, "")),
+        (
+            lambda: torch.ops.aten_ext_on_host.mm.out(mat1, mat2, out=out),
+            reference(None, mat1, mat2, 1, 0, ""),
+        ),
         (
             lambda: torch.ops.aten_ext_on_host.addmm.out(bias, mat1, mat2, out=out),
             reference(bias, mat1, mat2, 1, 1, ""),
         ),
         (
-            lambda: torch.ops.aten_ext_on_host._addmm_activation.out(bias, mat1, mat2, use_gelu=True, out=out),
+            lambda: torch.ops.aten_ext_on_host._addmm_activation.out(
+                bias, mat1, mat2, use_gelu=True, out=out
+            ),
             reference(bias, mat1, mat2, 1, 1, "gelu"),
         ),
     ]:
