@@ -28,6 +28,7 @@ _load_kernels()
 from aten_ext._explain import Explanation, explain  # noqa: E402  (needs the kernels)
 from aten_ext._registry import (  # noqa: E402
     Counts,
+    GraphPass,
     Override,
     counts,
     disable,
@@ -35,13 +36,16 @@ from aten_ext._registry import (  # noqa: E402
     enable,
     is_active,
     overrides,
+    passes,
     reset_counts,
 )
+from aten_ext._registry import refresh_passes as _refresh_passes  # noqa: E402
 from aten_ext._status import status  # noqa: E402
 
 __all__ = [
     "Counts",
     "Explanation",
+    "GraphPass",
     "Override",
     "counts",
     "disable",
@@ -50,6 +54,9 @@ __all__ = [
     "explain",
     "is_active",
     "overrides",
+    "passes",
     "reset_counts",
     "status",
 ]
+
+_refresh_passes()
