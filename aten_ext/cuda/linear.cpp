@@ -38,17 +38,18 @@ struct LinearCall {
   const at::Tensor* out;  // nullptr: to be made
 };
 
-// Dimensions with names, which later releases of torch do not have.
+// Dimensions with names, which later releases of torch do not have: the second is for those.
 template <typename Tensor>
-bool has_names(const Tensor& t) {
-  if constexpr (requires { t.has_names(); }) {
-    return t.has_names();
-  }
+auto has_names(const Tensor& t, int /*preferred*/) -> decltype(t.has_names()) {
+  return t.has_names();
+}
+template <typename Tensor>
+bool has_names(const Tensor& /*t*/, long /*otherwise*/) {
   return false;
 }
 
 bool is_plain(const at::Tensor& t) {
-  return t.layout() == at::kStrided && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() && !has_names(t);
+  return t.layout() == at::kStrided && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() && !has_names(t, 0);
 }
 
 bool is_aligned(const at::Tensor& t) {

@@ -10,8 +10,9 @@ from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 
 OPS = ("fused_adam", "fused_sgd", "fused_adagrad", "foreach_add", "optimizer_step", "entry", "models")
+OPS = ("fused_adam", "linear", "linear_peers", "entry")
 """Modules of this package, in the order in which they run."""
-COMPILING = ("entry",)
+COMPILING = ("entry", "linear_peers")
 """Those that compile for a minute first: measured only when named, or with ``--full``."""
 
 
