@@ -9,8 +9,17 @@ from typing import Protocol, cast
 from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 
-OPS = ("fused_adam", "fused_sgd", "fused_adagrad", "foreach_add", "optimizer_step", "entry", "models")
-OPS = ("fused_adam", "linear", "linear_peers", "entry")
+OPS = (
+    "fused_adam",
+    "fused_sgd",
+    "fused_adagrad",
+    "foreach_add",
+    "optimizer_step",
+    "linear",
+    "linear_peers",
+    "entry",
+    "models",
+)
 """Modules of this package, in the order in which they run."""
 COMPILING = ("entry", "linear_peers")
 """Those that compile for a minute first: measured only when named, or with ``--full``."""
