@@ -94,6 +94,14 @@ PYBIND11_MODULE(_C, m) {
     }
     return rows;
   });
+  // For the rows whose work is done in Python.
+  m.def("add_ran", [](const std::string& name) {
+    for (aten_ext::Override& override : get()) {
+      if (name == override.name) {
+        override.counts.add_ran();
+      }
+    }
+  });
   m.def("reset_counts", [] {
     for (aten_ext::Override& override : get()) {
       override.counts.reset();

@@ -63,10 +63,10 @@ class Counts {
   std::atomic<uint64_t> other_reasons_{0};
 };
 
-// One override at one dispatch key.
+// One override at one dispatch key, or a graph pass, whose work is done in Python.
 struct Override {
   const char* name;     // "cat.out"
-  const char* key;      // "CUDA"
+  const char* key;      // "CUDA"; "Inductor" for a pass
   const char* summary;  // one line for people
   bool built;           // false for the CUDA rows of a CPU build: known by name, never registered
   bool measured;        // false: no benchmark has shown it to be faster yet, so it starts off

@@ -37,6 +37,9 @@ from torchgen.model import DispatchKey, Location, NativeFunction
 REQUIRED_FIELDS = ("func", "dispatch", "summary")
 VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque")
 VALID_KEYS = ("CPU", "CUDA")
+PASS_REQUIRED_FIELDS = ("pass", "summary")
+PASS_VALID_FIELDS = (*PASS_REQUIRED_FIELDS, "unmeasured")
+PASS_KEY = "Inductor"
 
 HEADER = "// Generated from native_functions_ext.yaml by scripts/codegen.py. Do not edit.\n"
 
@@ -134,6 +137,15 @@ def _mutates_or_aliases(function: NativeFunction) -> bool:
     return "(a" in str(function.func)
 
 
+@dataclasses.dataclass(frozen=True)
+class GraphPass:
+    """One row of the registry that is no override: a rewrite of the graphs that Inductor compiles."""
+
+    name: str
+    summary: str
+    measured: bool
+
+
 class Upstream:
     """PyTorch's own operators, as the installed torch describes them."""
 
@@ -179,23 +191,31 @@ class Upstream:
         return function, index
 
 
+def _is_pass(node: yaml.Node) -> bool:
+    """Whether an entry of the table is a graph pass, not an override."""
+    return isinstance(node, yaml.MappingNode) and any(key.value == "pass" for key, _ in node.value)
+
+
 def _entry_fields(node: yaml.Node, where: str) -> dict[str, tuple[str, str]]:
     """Field -> (value, "file:line") of one entry of the table."""
-    valid = ", ".join(VALID_FIELDS)
+    required_fields, valid_fields = (
+        (PASS_REQUIRED_FIELDS, PASS_VALID_FIELDS) if _is_pass(node) else (REQUIRED_FIELDS, VALID_FIELDS)
+    )
+    valid = ", ".join(valid_fields)
     if not isinstance(node, yaml.MappingNode):
         raise TableError(f"{where}: expected an entry with the fields {valid}")
     path = where.rpartition(":")[0]
     fields: dict[str, tuple[str, str]] = {}
     for key_node, value_node in node.value:
         line = f"{path}:{key_node.start_mark.line + 1}"
-        if key_node.value not in VALID_FIELDS:
+        if key_node.value not in valid_fields:
             raise TableError(f"{line}: unknown field {key_node.value!r}; valid fields: {valid}")
         if not isinstance(value_node, yaml.ScalarNode) or not value_node.value.strip():
             raise TableError(f"{line}: expected one line of text for {key_node.value!r}")
         fields[key_node.value] = (value_node.value.strip(), line)
-    for field in REQUIRED_FIELDS:
+    for field in required_fields:
         if field not in fields:
-            required = ", ".join(REQUIRED_FIELDS)
+            required = ", ".join(required_fields)
             raise TableError(f"{where}: field {field!r} is missing; every entry has {required}")
     return fields
 
@@ -223,8 +243,43 @@ def _positions(fields: dict[str, tuple[str, str]], results: int) -> set[int]:
     return positions
 
 
+def _root(path: Path) -> yaml.SequenceNode:
+    """The list of entries in the table."""
+    try:
+        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise TableError(f"{path.name}:{line}: not valid YAML: {error.problem}") from error
+    if not isinstance(root, yaml.SequenceNode):
+        raise TableError(f"{path.name}:1: expected a list of entries")
+    return root
+
+
+def read_passes(path: Path) -> list[GraphPass]:
+    """Read and check the graph passes of the table.
+
+    Raises:
+        TableError: an unknown or missing field, a name that is no identifier or stands there already.
+    """
+    passes: list[GraphPass] = []
+    for node in _root(path).value:
+        if not _is_pass(node):
+            continue
+        fields = _entry_fields(node, f"{path.name}:{node.start_mark.line + 1}")
+        name, line = fields["pass"]
+        if not name.isidentifier():
+            raise TableError(f"{line}: expected an identifier as the name of a pass, got {name!r}")
+        if name in {p.name for p in passes}:
+            raise TableError(f"{line}: {name!r} stands in the table already")
+        unmeasured, unmeasured_line = fields.get("unmeasured", ("", ""))
+        if unmeasured not in ("", PASS_KEY):
+            raise TableError(f"{unmeasured_line}: expected 'unmeasured: {PASS_KEY}', got {unmeasured!r}")
+        passes.append(GraphPass(name, fields["summary"][0], measured=not unmeasured))
+    return passes
+
+
 def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
-    """Read and check the table.
+    """Read and check the overrides of the table.
 
     Args:
         path: native_functions_ext.yaml.
@@ -234,17 +289,11 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
         TableError: an unknown field, operator or key, a key without an upstream kernel, a duplicate.
     """
     upstream = upstream or Upstream()
-    try:
-        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise TableError(f"{path.name}:{line}: not valid YAML: {error.problem}") from error
-    if not isinstance(root, yaml.SequenceNode):
-        raise TableError(f"{path.name}:1: expected a list of entries")
-
     overrides: list[Override] = []
     seen: dict[str, str] = {}
-    for node in root.value:
+    for node in _root(path).value:
+        if _is_pass(node):
+            continue
         where = f"{path.name}:{node.start_mark.line + 1}"
         fields = _entry_fields(node, where)
         name, name_line = fields["func"]
@@ -396,7 +445,14 @@ std::tuple<std::string, std::string> {override.symbol}({override.arguments}) {{
 """
 
 
-def _entries(overrides: list[Override], with_cuda: bool) -> str:
+def _row(name: str, key: str, summary: str, *, built: bool, measured: bool) -> str:
+    """One line of the registry's table; what is not measured starts off."""
+    text = summary.replace("\\", "\\\\").replace('"', '\\"')
+    built_flag, on = str(built).lower(), str(measured).lower()
+    return f'    {{"{name}", "{key}", "{text}", {built_flag}, {on}, {{{on}}}, {{}}}},\n'
+
+
+def _entries(overrides: list[Override], passes: list[GraphPass], with_cuda: bool) -> str:
     # Upstream's own CUDA kernels do not exist in a CPU build; the decline rules do, so that explain()
     # can answer for a GPU that is elsewhere.
     def is_built(override: Override) -> bool:
@@ -419,13 +475,13 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
     out.append("// Constant-initialised: usable before any dynamic initialiser has run.\n")
     out.append(
         f"// Each: name, key, summary, built, measured, enabled, counts.\n"
-        f"static Override overrides[{len(overrides)}] = {{\n"
+        f"static Override overrides[{len(overrides) + len(passes)}] = {{\n"
     )
-    for override in overrides:
-        summary = override.summary.replace("\\", "\\\\").replace('"', '\\"')
-        built_flag, on = str(is_built(override)).lower(), str(override.measured).lower()
-        row = f'"{override.name}", "{override.key}", "{summary}", {built_flag}, {on}, {{{on}}}'
-        out.append(f"    {{{row}, {{}}}},\n")
+    out.extend(
+        _row(o.name, o.key, o.summary, built=is_built(o), measured=o.measured) for o in overrides
+    )
+    # Passes come last: an entry finds its row by its place among the overrides.
+    out.extend(_row(p.name, PASS_KEY, p.summary, built=True, measured=p.measured) for p in passes)
     out.append("};\n\n")
     out.append("static Watch the_watch;\n")
     out.append("static Registry the_registry{overrides, std::size(overrides), &the_watch};\n\n")
@@ -497,10 +553,10 @@ def generate(table: Path, folder: Path, *, with_cuda: bool) -> list[Path]:
     Raises:
         TableError: see :func:`read_table`. Nothing is written then.
     """
-    overrides = read_table(table)
+    overrides, passes = read_table(table), read_passes(table)
     files = {
         "overrides.h": _declarations(overrides, with_cuda),
-        "entries.cpp": _entries(overrides, with_cuda),
+        "entries.cpp": _entries(overrides, passes, with_cuda),
     }
     for name, text in files.items():
         _write_if_changed(folder / name, text)

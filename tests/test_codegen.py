@@ -52,7 +52,7 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
         ("- func: mm\n  summary: x", r"5: field 'dispatch' is missing"),
         (entry(summary="summary:"), r"7: expected one line of text for 'summary'"),
         (entry("_cudnn_rnn"), r"6: '_cudnn_rnn' has no upstream kernel at CPU .*valid keys: CUDA"),
-        (entry("subtract_.Tensor"), r"6: 'subtract_.Tensor' has no upstream kernel at CPU .*valid keys: none"),
+        (entry("subtract_.Tensor"), r"6: 'subtract_.Tensor' has no upstream kernel at CPU .*keys: none"),
         (GOOD, r"5: 'cat' stands in the table already, at native_functions_ext\.yaml:2"),
         (
             entry() + "\n  unmeasured: CUDA",
@@ -71,6 +71,43 @@ def test_errors_name_the_line(codegen: ModuleType, tmp_path: Path, text: str, ex
     with pytest.raises(codegen.TableError, match=rf"^native_functions_ext\.yaml:{expected}"):
         codegen.generate(table(tmp_path, GOOD, text), tmp_path / "out", with_cuda=True)
     assert not (tmp_path / "out").exists()
+
+
+PASS = "- pass: {}\n  summary: {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            PASS.format("fuse", "x") + "\n  dispatch: CPU",
+            r"7: unknown field 'dispatch'; valid .*: pass, summary",
+        ),
+        ("- pass: fuse", r"5: field 'summary' is missing; every entry has pass, summary"),
+        (PASS.format("fuse-it", "x"), r"5: expected an identifier as the name of a pass, got 'fuse-it'"),
+        (
+            PASS.format("fuse", "x") + "\n  unmeasured: CUDA",
+            r"7: expected 'unmeasured: Inductor', got 'CUDA'",
+        ),
+        (
+            PASS.format("fuse", "x") + "\n" + PASS.format("fuse", "y"),
+            r"7: 'fuse' stands in the table already",
+        ),
+    ],
+)
+def test_errors_of_graph_passes(codegen: ModuleType, tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(codegen.TableError, match=rf"^native_functions_ext\.yaml:{expected}"):
+        codegen.generate(table(tmp_path, GOOD, text), tmp_path / "out", with_cuda=True)
+
+
+def test_a_graph_pass_is_a_row_and_nothing_else(codegen: ModuleType, tmp_path: Path) -> None:
+    passes = PASS.format("fuse", 'of "addmm"') + "\n  unmeasured: Inductor"
+    (path,) = codegen.generate(table(tmp_path, passes, GOOD), tmp_path, with_cuda=True)
+    text = path.read_text()
+    assert '{"fuse", "Inductor", "of \\"addmm\\"", true, false, {false}, {}}' in text
+    assert text.count("fuse") == 1 and "overrides[2]" in text
+    assert text.index('"cat"') < text.index('"fuse"'), "entries find their rows by their place"
+    assert "self_ = overrides[0]" in text
 
 
 def test_output_is_deterministic(codegen: ModuleType, tmp_path: Path) -> None:

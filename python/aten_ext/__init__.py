@@ -32,6 +32,7 @@ from aten_ext import _at_exit  # noqa: E402  (needs the kernels)
 from aten_ext._explain import Explanation, explain  # noqa: E402  (needs the kernels)
 from aten_ext._registry import (  # noqa: E402
     Counts,
+    GraphPass,
     Override,
     counts,
     disable,
@@ -39,8 +40,10 @@ from aten_ext._registry import (  # noqa: E402
     enable,
     is_active,
     overrides,
+    passes,
     reset_counts,
 )
+from aten_ext._registry import refresh_passes as _refresh_passes  # noqa: E402
 from aten_ext._shadow import ShadowReport, ShadowRow, shadow  # noqa: E402
 from aten_ext._status import status  # noqa: E402
 from aten_ext._trace import CallTrace, TracedCall, trace_calls  # noqa: E402
@@ -51,6 +54,7 @@ __all__ = [
     "CallTrace",
     "Counts",
     "Explanation",
+    "GraphPass",
     "Override",
     "ShadowReport",
     "ShadowRow",
@@ -62,8 +66,11 @@ __all__ = [
     "explain",
     "is_active",
     "overrides",
+    "passes",
     "reset_counts",
     "shadow",
     "status",
     "trace_calls",
 ]
+
+_refresh_passes()

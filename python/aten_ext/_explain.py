@@ -118,7 +118,9 @@ def _choose_overload(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     binding prefers the overload with a tensor there.
     """
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    return min(overloads, key=lambda overload: _tensors_taken_for_numbers(overload, args, kwargs))
+    # With out= the overload that has one, which the others would reject.
+    fitting = [o for o in overloads if set(kwargs) <= {argument.name for argument in o._schema.arguments}]
+    return min(fitting or overloads, key=lambda overload: _tensors_taken_for_numbers(overload, args, kwargs))
 
 
 def _bound(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from aten_ext import _C
+from aten_ext._inductor_hook import refresh as _refresh_hook
+
+_PASS_KEY = "Inductor"
+"""Where a dispatch key stands in a row of the registry that is a graph pass."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,26 @@ class Override:
 
 
 @dataclasses.dataclass(frozen=True)
+class GraphPass:
+    """A rewrite of the graphs that Inductor compiles, so that compiled models reach an override.
+
+    Attributes:
+        name: its name in the toggles, e.g. ``"inductor_addmm_activation"``.
+        summary: one line for people.
+        measured: whether a benchmark has shown it to be faster than what Inductor makes itself; it starts off
+            where not.
+        enabled: whether graphs compiled from now on are rewritten.
+        rewrites: places rewritten since the process began or :func:`reset_counts`.
+    """
+
+    name: str
+    summary: str
+    measured: bool
+    enabled: bool
+    rewrites: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Counts:
     """What the calls of one override did since the process began or :func:`reset_counts`.
 
@@ -59,6 +83,8 @@ def overrides() -> list[Override]:
     """Every override of this build, in the order of native_functions_ext.yaml."""
     result: dict[str, Override] = {}
     for name, key, summary, built, measured, enabled in _C.rows():
+        if key == _PASS_KEY:
+            continue
         earlier = result.get(name, Override(name, (), (), (), summary))
         result[name] = Override(
             name,
@@ -70,11 +96,27 @@ def overrides() -> list[Override]:
     return list(result.values())
 
 
+def passes() -> list[GraphPass]:
+    """Every graph pass, in the order of native_functions_ext.yaml."""
+    rewrites = {name: row.ran for name, key, row in _C.counts() if key == _PASS_KEY}
+    return [
+        GraphPass(name, summary, measured, enabled and is_active(), rewrites[name])
+        for name, key, summary, _, measured, enabled in _C.rows()
+        if key == _PASS_KEY
+    ]
+
+
 def _check(function: str, names: tuple[str, ...]) -> None:
     """Reject a name that no override has, before anything is changed."""
     for name in names:
         if not isinstance(name, str) or _C.count_matching(name) == 0:
             raise ValueError(f"[{function}] expected names of overrides ({_C.names()}), got {name!r}")
+
+
+def refresh_passes() -> None:
+    """See to it that the passes that are on are where Inductor looks for passes."""
+    if any(graph_pass.enabled for graph_pass in passes()):
+        _refresh_hook()
 
 
 def enable(*names: str) -> None:
@@ -85,7 +127,8 @@ def enable(*names: str) -> None:
     alone, not by a wildcard nor by ``enable()``.
 
     Args:
-        *names: names of overrides (``"cat.out"``), exactly, or with the wildcards ``*`` and ``?``.
+        *names: names of overrides (``"cat.out"``) or graph passes, exactly, or with the wildcards ``*`` and
+            ``?``.
 
     Raises:
         ValueError: a name matches no override. Nothing is changed then.
@@ -96,6 +139,7 @@ def enable(*names: str) -> None:
         raise RuntimeError("[enable] expected overrides to be registered, got ATEN_EXT=0 at import")
     for name in names or ("*",):
         _C.set_enabled(name, True)
+    refresh_passes()
 
 
 def disable(*names: str) -> None:
@@ -150,7 +194,7 @@ def counts(key: str | None = None) -> dict[str, Counts]:
         raise ValueError(f"[counts] expected key 'CPU' or 'CUDA', got {key!r}")
     result: dict[str, Counts] = {}
     for name, row_key, row in _C.counts():
-        if key not in (None, row_key):
+        if row_key == _PASS_KEY or key not in (None, row_key):
             continue
         earlier = result.get(name, Counts(0, 0, {}))
         declined = dict(earlier.declined)

@@ -7,7 +7,7 @@ import io
 import torch
 
 from aten_ext import _C
-from aten_ext._registry import Override, counts, is_active, overrides
+from aten_ext._registry import Override, counts, is_active, overrides, passes
 
 
 def _header() -> str:
@@ -31,7 +31,7 @@ def _state(override: Override) -> str:
 
 
 def status() -> str:
-    """The build, the overrides with their keys, whether each is on, and what its calls did, as text."""
+    """The build, the overrides and graph passes, whether each is on, and what it did, as text."""
     from rich.console import Console
     from rich.table import Table
 
@@ -49,8 +49,16 @@ def status() -> str:
             str(count.disabled),
             "\n".join(f"{number} x {reason}" for reason, number in count.declined.items()) or "0",
         )
+    rewrites = Table(box=None, pad_edge=False)
+    for column in ("graph pass", "state", "rewrites"):
+        rewrites.add_column(column, justify="right" if column == "rewrites" else "left")
+    for graph_pass in passes():
+        off = "off" if graph_pass.measured else "off (not measured)"
+        rewrites.add_row(graph_pass.name, "on" if graph_pass.enabled else off, str(graph_pass.rewrites))
     text = io.StringIO()
     console = Console(file=text, width=140, color_system=None, highlight=False)
     console.print(_header(), soft_wrap=True)
     console.print(table)
+    console.print()
+    console.print(rewrites)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

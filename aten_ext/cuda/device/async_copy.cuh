@@ -14,6 +14,14 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global) 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
 }
 
+// The same, or 16 bytes of zeros where `valid` is false: `global` is then not read, but must be an address.
+__device__ __forceinline__ void copy_async_16_or_zero(void* shared, const void* global, bool valid) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
 // Closes a group: the copies of this thread since the one before.
 __device__ __forceinline__ void commit_async_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

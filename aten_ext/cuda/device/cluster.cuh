@@ -42,6 +42,16 @@ __device__ __forceinline__ void cluster_arrive() {
 #endif
 }
 
+// The same without the order: for a barrier after which nothing written before is read. Spares the wait for
+// one's own writes to global memory.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
 // The second half: returns when every thread of the cluster has arrived. All lanes of a warp together.
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900

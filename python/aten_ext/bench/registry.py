@@ -17,11 +17,13 @@ OPS = (
     "optimizer_step",
     "cat",
     "gru",
+    "linear",
+    "linear_peers",
     "entry",
     "models",
 )
 """Modules of this package, in the order in which they run."""
-COMPILING = ("entry",)
+COMPILING = ("entry", "linear_peers")
 """Those that compile for a minute first: measured only when named, or with ``--full``."""
 
 

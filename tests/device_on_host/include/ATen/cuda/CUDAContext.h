@@ -1,6 +1,4 @@
-// Stands in for PyTorch's: what the overrides ask the context for.
+// Stands in for PyTorch's.
 #pragma once
 
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <ATen/cuda/CUDAContextLight.h>

@@ -4,3 +4,18 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include "../../../runtime.h"
+
+namespace at::cuda {
+
+inline const cudaDeviceProp* getDeviceProperties(c10::DeviceIndex /*device*/) {
+  static thread_local cudaDeviceProp properties;
+  properties = {};
+  properties.major = device_on_host::device().compute_major;
+  properties.minor = device_on_host::device().compute_minor;
+  properties.multiProcessorCount = device_on_host::device().multiprocessors;
+  return &properties;
+}
+
+}  // namespace at::cuda

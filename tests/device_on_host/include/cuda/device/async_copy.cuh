@@ -29,6 +29,11 @@ inline void copy_async_16(void* shared, const void* global) {
   }
   async_copies::mine().open.emplace_back(shared, global);
 }
+// A group remembers "zeros" as an address of zeros.
+inline void copy_async_16_or_zero(void* shared, const void* global, bool valid) {
+  alignas(16) static const char zeros[16] = {};
+  copy_async_16(shared, valid ? global : zeros);
+}
 inline void commit_async_copies() {
   async_copies::OfThread& mine = async_copies::mine();
   mine.closed.push_back(std::move(mine.open));

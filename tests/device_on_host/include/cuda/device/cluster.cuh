@@ -14,6 +14,9 @@ inline uint32_t cluster_size() {
 inline void cluster_arrive() {
   device_on_host::cluster_arrive();
 }
+inline void cluster_arrive_relaxed() {
+  device_on_host::cluster_arrive();
+}
 inline void cluster_wait() {
   device_on_host::cluster_wait();
 }

@@ -5,6 +5,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <utility>
+
 namespace aten_ext::cuda {
 namespace mma_on_host {
 
@@ -79,19 +81,38 @@ inline uint32_t round_to_tf32(float x) {
   return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
 }
 
-inline void load_matrices_x4(uint32_t (&r)[4], const void* row) {
+namespace mma_on_host {
+
+// Element `which` of matrix i, as lane's register has it: (row, column) of the pair's two elements.
+template <typename Place>
+void load_matrices(uint32_t (&r)[4], const void* row, Place place) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
     device_on_host::fail("ldmatrix with an address that is no multiple of 16");
   }
   const char (*slots)[device_on_host::kSlotBytes] = device_on_host::exchange(0xffffffff, &row, sizeof(row));
   const unsigned lane = device_on_host::current->lane;
   for (unsigned i = 0; i < 4; ++i) {
-    const char* from;
-    memcpy(&from, slots[i * 8 + lane / 4], sizeof(from));
-    memcpy(&r[i], from + lane % 4 * 4, sizeof(r[i]));
+    uint16_t pair[2];
+    for (unsigned which = 0; which < 2; ++which) {
+      const auto [from_row, column] = place(lane / 4, lane % 4 * 2 + which);
+      const char* from;
+      memcpy(&from, slots[i * 8 + from_row], sizeof(from));
+      memcpy(&pair[which], from + column * 2, 2);
+    }
+    memcpy(&r[i], pair, sizeof(pair));
   }
   // Rows are read by all before any of them is written again.
   device_on_host::exchange(0xffffffff, nullptr, 0);
+}
+
+}  // namespace mma_on_host
+
+inline void load_matrices_x4(uint32_t (&r)[4], const void* row) {
+  mma_on_host::load_matrices(r, row, [](unsigned g, unsigned e) { return std::pair(g, e); });
+}
+
+inline void load_matrices_x4_transposed(uint32_t (&r)[4], const void* row) {
+  mma_on_host::load_matrices(r, row, [](unsigned g, unsigned e) { return std::pair(e, g); });
 }
 
 }  // namespace aten_ext::cuda

@@ -1,0 +1,167 @@
+"""The CUDA kernel of linear layers, run on the CPU: its tiles, its edges, its reductions.
+
+Values are compared with float64; how far from it upstream's own CUDA result is, only a GPU can say
+(test_linear.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+# One either side of each tile height, of 32 and 64 columns, of a stage of K (64 in fp32, 128 in 16 bits).
+SHAPES = [
+    (1, 1, 8), (1, 64, 64), (4, 31, 72), (5, 33, 128), (8, 63, 136), (9, 65, 120), (16, 96, 264),
+    (17, 40, 64), (32, 65, 200), (33, 64, 72), (64, 72, 136), (63, 129, 64),
+]  # fmt: skip
+# So deep that blocks of a cluster share K: several tiles of columns, ragged ends.
+DEEP = [(3, 70, 1544), (16, 64, 1024), (24, 72, 1096), (64, 64, 1032)]
+
+
+@pytest.fixture(params=[(0, 0), (1, 0), (2, 7)], ids=["forward", "backward", "shuffled"])
+def order(request: pytest.FixtureRequest) -> Iterator[None]:
+    library.load("linear")
+    torch.ops.aten_ext_on_host_linear.set_order(*request.param)
+    yield
+    torch.ops.aten_ext_on_host_linear.set_order(0, 0)
+
+
+def operands(
+    shape: tuple[int, int, int], dtype: torch.dtype, transposed: bool, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """mat1 and mat2 whose rows lie 8 elements further apart than they are long, between NaN."""
+    m, n, k = shape
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(count: int, length: int) -> torch.Tensor:
+        memory = torch.full((count + 2, length + 8), torch.nan, dtype=dtype)
+        view = memory[1 : count + 1, :length]
+        view.copy_(torch.randn(count, length, generator=generator))
+        return view
+
+    return rows(m, k), rows(n, k).t() if transposed else rows(k, n)
+
+
+def reference(
+    bias: torch.Tensor | None, mat1: torch.Tensor, mat2: torch.Tensor, alpha: float, beta: float, act: str
+) -> torch.Tensor:
+    exact = alpha * (mat1.double() @ mat2.double())
+    if bias is not None and beta != 0:
+        exact = exact + beta * bias.double()
+    if act == "relu":
+        return exact.relu()
+    return torch.nn.functional.gelu(exact, approximate="tanh") if act == "gelu" else exact
+
+
+def assert_close(result: torch.Tensor, exact: torch.Tensor, k: int) -> None:
+    """Within the rounding of the result and a few fp32 roundings of sums of so many terms of size 1."""
+    assert torch.isfinite(result).all()
+    rounding = {torch.float32: 0.0, torch.float16: 2**-11, torch.bfloat16: 2**-8}[result.dtype]
+    torch.testing.assert_close(result.double(), exact, rtol=rounding + 1e-6, atol=4e-7 * k**0.5 + 1e-6)
+
+
+def columns_for(n: int, transposed: bool) -> int:
+    return n if transposed else -(-n // 8) * 8  # rows of [K, N] are multiples of 16 bytes
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("shape", SHAPES + DEEP, ids=str)
+def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    n = columns_for(n, transposed)
+    mat1, mat2 = operands((m, n, k), dtype, transposed)
+    result = torch.ops.aten_ext_on_host.mm(mat1, mat2)
+    assert result.shape == (m, n) and result.is_contiguous() and result.dtype == dtype
+    assert_close(result, reference(None, mat1, mat2, 1, 0, ""), k)
+    assert torch.equal(result, torch.ops.aten_ext_on_host.mm(mat1, mat2)), "the same bits on every run"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("act", ["", "relu", "gelu"])
+@pytest.mark.parametrize(
+    "form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"]
+)
+def test_bias_forms(dtype: torch.dtype, act: str, form: str) -> None:
+    library.load("linear")
+    m, n, k = 9, 35, 136
+    mat1, mat2 = operands((m, n, k), dtype, True)
+    bias = {
+        "[]": torch.tensor(0.5),
+        "[1]": torch.tensor([0.5]),
+        "[n]": torch.randn(n),
+        "[n] strided": torch.randn(3 * n)[1::3],
+        "[1, n]": torch.randn(1, n),
+        "[m, 1]": torch.randn(m, 1),
+        "[m, n]": torch.randn(m, n),
+        "[m, n].t": torch.randn(n, m).t(),
+    }[form].to(dtype)
+    options: dict[str, Any] = {"alpha": 0.75, "beta": -2}
+    if act:
+        result = torch.ops.aten_ext_on_host._addmm_activation(
+            bias, mat1, mat2, use_gelu=act == "gelu", **options
+        )
+    else:
+        result = torch.ops.aten_ext_on_host.addmm(bias, mat1, mat2, **options)
+    assert_close(result, reference(bias, mat1, mat2, 0.75, -2, act), k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 33, 128), DEEP[0]], ids=str)
+def test_out(order: None, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    """Nothing is written outside of what is out's, whose rows may be further apart than they are long."""
+    m, n, k = shape
+    mat1, mat2 = operands(shape, dtype, True)
+    bias = torch.randn(n).to(dtype)
+    memory = torch.full((m + 2, n + 3), 7.0, dtype=dtype)
+    out = memory[1:-1, 1:-2]
+    for call, exact in [
+        (
+            lambda: torch.ops.aten_ext_on_host.mm.out(mat1, mat2, out=out),
+            reference(None, mat1, mat2, 1, 0, ""),
+        ),
+        (
+            lambda: torch.ops.aten_ext_on_host.addmm.out(bias, mat1, mat2, out=out),
+            reference(bias, mat1, mat2, 1, 1, ""),
+        ),
+        (
+            lambda: torch.ops.aten_ext_on_host._addmm_activation.out(
+                bias, mat1, mat2, use_gelu=True, out=out
+            ),
+            reference(bias, mat1, mat2, 1, 1, "gelu"),
+        ),
+    ]:
+        out.fill_(torch.nan)
+        assert call().data_ptr() == out.data_ptr()
+        assert_close(out, exact, k)
+        out.fill_(7.0)
+        assert (memory == 7.0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_beta_zero_ignores_the_bias(dtype: torch.dtype) -> None:
+    library.load("linear")
+    mat1, mat2 = operands((2, 16, 64), dtype, True)
+    bias = torch.full((16,), torch.nan, dtype=dtype)
+    result = torch.ops.aten_ext_on_host.addmm(bias, mat1, mat2, beta=0)
+    assert torch.equal(result, torch.ops.aten_ext_on_host.mm(mat1, mat2))
+
+
+@pytest.mark.parametrize("act", [False, True], ids=["relu", "gelu"])
+def test_not_finite(act: bool) -> None:
+    """NaN and infinities come out as PyTorch's own functions have them."""
+    library.load("linear")
+    values = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 1e30, -1e30, -100.0, 100.0])
+    result = torch.ops.aten_ext_on_host._addmm_activation(
+        values, torch.zeros(1, 4), torch.zeros(8, 4).t(), use_gelu=act
+    )[0]
+    expected = torch.nn.functional.gelu(values, approximate="tanh") if act else torch.relu(values)
+    torch.testing.assert_close(result, expected, equal_nan=True)
