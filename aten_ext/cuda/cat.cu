@@ -31,9 +31,9 @@
 #include <type_traits>
 
 #include "cuda/device/division.cuh"
-#include "cuda/device/launch.cuh"
 #include "cuda/device/sync.cuh"
 #include "cuda/device/window.cuh"
+#include "cuda/launch_sequence.cuh"
 
 namespace aten_ext::cuda {
 namespace {

@@ -23,8 +23,8 @@
 
 #include "cuda/cat.h"
 #include "cuda/device/convert.cuh"
-#include "cuda/device/launch.cuh"
 #include "cuda/device/sync.cuh"
+#include "cuda/launch_sequence.cuh"
 
 namespace aten_ext::cuda {
 namespace {

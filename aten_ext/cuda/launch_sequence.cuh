@@ -1,26 +1,11 @@
-// Launches whose arguments are a list: how many bytes they may be, and what may overlap. Host code.
+// Several launches for one list, which need not wait for one another. Host code.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/kernel_arguments.cuh"
+
 namespace aten_ext::cuda {
-
-// Kernel arguments: 4 KB always; 32,764 bytes with a driver for CUDA 12.1 or newer, on sm_70 or newer (which
-// is every architecture that this is built for).
-constexpr int kSmallArgumentBytes = 4096;
-constexpr int kLargeArgumentBytes = 32764;
-
-inline bool large_arguments_allowed() {
-#if CUDART_VERSION >= 12010
-  static const bool allowed = [] {
-    int driver = 0;
-    return cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12010;
-  }();
-  return allowed;
-#else
-  return false;
-#endif
-}
 
 // One launch after the other, of kernels that each call launch_dependents() first and
 // wait_for_previous_launches() last and do not depend on one another: all but the first may overlap with the
