@@ -171,8 +171,8 @@ _CHECKS = _family(
     ),
 )
 
-# Left out: the early return for a list of empty tensors alone. Without it the kernel reads one struct in front
-# of an array and does nothing with it, which AddressSanitizer sees (scripts/sanitize) and a test does not.
+# Left out: the early return for a list of empty tensors alone. Without it the kernel reads one struct in
+# front of an array and does nothing with it, which AddressSanitizer sees (scripts/sanitize) but no test.
 _CPU = _family(
     "aten_ext/cpu/fused_adam.cpp",
     ("runs without AVX2", "if (kernel == nullptr) {", "if (false) {", (f"{RULES}::test_cpu_without_avx2",)),
