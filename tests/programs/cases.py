@@ -138,6 +138,7 @@ CASES = (
         ("_fused_sgd_",),
         lambda d: tuple(_random(d, *SIZES, seed=s) for s in range(3)),
         _sgd,
+        BOTH,
         in_place=True,
         raises=NO_META,
     ),
