@@ -41,7 +41,7 @@ def test_fake_tensor(case: Case, device: str) -> None:
             result = case.call(*arguments)
         return [(t.shape, t.dtype, t.device, t.stride()) for t in pytree.tree_leaves(result) if t is not None]
 
-    # Without a meta kernel FakeTensor calls the real one, with tensors of its own making, and caches the result.
+    # Without a meta kernel FakeTensor calls the real one, with tensors of its own, and caches the result.
     expect = UNCOUNTED if "meta" in case.raises else GENERATED
     check(case, device, program, expect=expect, may_raise="meta" in case.raises)
 
