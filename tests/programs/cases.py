@@ -138,10 +138,11 @@ CASES = (
         ("_fused_sgd_",),
         lambda d: tuple(_random(d, *SIZES, seed=s) for s in range(3)),
         _sgd,
+        BOTH,
         in_place=True,
         raises=NO_META,
     ),
-    Case("adagrad", ("_fused_adagrad_",), _adagrad_lists, _adagrad, in_place=True, raises=NO_META),
+    Case("adagrad", ("_fused_adagrad_",), _adagrad_lists, _adagrad, BOTH, in_place=True, raises=NO_META),
     Case(
         "cat", ("cat",), lambda d: tuple(_random(d, *((16, n) for n in range(1, 24)))), _cat, generated=True
     ),

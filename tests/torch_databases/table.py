@@ -36,6 +36,7 @@ class Row:
             None of their calls needs to run fused.
         more_modules: the same in ``module_db``.
         more_optimizers: the same in ``optim_db``.
+        cuda_only: those of the entries that reach the operator at CUDA alone.
         exact: the dispatch keys at which the result is documented to be upstream's, bit for bit.
             Elsewhere the tolerances of ``torch.testing.assert_close`` for the dtype hold.
         declined: (dispatch key, entry) -> why every one of its samples goes upstream there. Such an entry
@@ -49,10 +50,14 @@ class Row:
     more_operators: tuple[str, ...] = ()
     more_modules: tuple[str, ...] = ()
     more_optimizers: tuple[str, ...] = ()
+    cuda_only: frozenset[str] = frozenset()
     exact: frozenset[str] = frozenset()
     declined: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     undefined: dict[tuple[str, str], Undefined] = dataclasses.field(default_factory=dict)
 
+
+# Step counters that live on the GPU (capturable) are counted up by a number; on the CPU by a tensor.
+STEPS_BY_SCALAR_ON_CUDA = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 # Operator (the part of an override's name before the dot: all its overloads) -> the entries that reach it.
 TABLE: dict[str, Row] = {
@@ -73,8 +78,13 @@ TABLE: dict[str, Row] = {
     "_fused_adagrad_": Row(optimizers=("Adagrad",), exact=frozenset({"CPU"})),
     "_foreach_add_": Row(
         operators=("_foreach_add",),
-        optimizers=("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Adadelta", "RMSprop", "Rprop"),
+        optimizers=(*STEPS_BY_SCALAR_ON_CUDA, "Adam", "AdamW", "Adagrad"),
+        cuda_only=frozenset(STEPS_BY_SCALAR_ON_CUDA),
         exact=frozenset({"CPU", "CUDA"}),
+        declined={
+            (key, "_foreach_add"): "the samples are lists of larger tensors, the kernel is for single numbers"
+            for key in ("CPU", "CUDA")
+        },
     ),
     "cat": Row(
         operators=("cat", "stack", "hstack", "vstack", "dstack", "column_stack"),
@@ -184,7 +194,10 @@ def entries_at(key: str, *, full: bool) -> dict[Entry, list[str]]:
     result: dict[Entry, list[str]] = {}
     for override in overrides_at(key):
         if operator(override) in TABLE:
+            row = TABLE[operator(override)]
             for entry in entries_of(override, full=full):
+                if key != "CUDA" and entry.name in row.cuda_only:
+                    continue
                 result.setdefault(entry, []).append(override)
     return dict(sorted(result.items()))
 
