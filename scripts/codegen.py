@@ -382,9 +382,7 @@ def _entries(overrides: list[Override], passes: list[GraphPass], with_cuda: bool
         f"// Each: name, key, summary, built, measured, enabled, counts.\n"
         f"static Override overrides[{len(overrides) + len(passes)}] = {{\n"
     )
-    out.extend(
-        _row(o.name, o.key, o.summary, built=is_built(o), measured=o.measured) for o in overrides
-    )
+    out.extend(_row(o.name, o.key, o.summary, built=is_built(o), measured=o.measured) for o in overrides)
     # Passes come last: an entry finds its row by its place among the overrides.
     out.extend(_row(p.name, PASS_KEY, p.summary, built=True, measured=p.measured) for p in passes)
     out.append("};\n\n")
