@@ -78,6 +78,35 @@ float time_plan(LinearParams p, Plan plan, const Weights& weights, cudaStream_t 
   return times[times.size() / 2];
 }
 
+// What the policy takes for granted: how many blocks of the largest kernel are on the GPU at once.
+void print_resident(cudaStream_t stream, int multiprocessors) {
+  constexpr int kBytes = Shared<Product<float, true, 64, kWideColumns>>::kBytes;
+  const auto kernel = linear_kernel<float, true, 64, kWideColumns>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared));
+  int blocks = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, kBytes));
+  std::printf("blocks a multiprocessor: %d (policy: %d)\n", blocks, kBlocksPerSM);
+  for (int splits = 2; splits <= kMostSplits; ++splits) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(splits);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(64 * splits));
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kBytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    std::printf("clusters of %d: %d, %d blocks (policy: %d)\n", splits, clusters, clusters * splits,
+                resident_blocks(splits, multiprocessors));
+  }
+}
+
 void tune(LinearParams p, bool is_float, int multiprocessors, const char* name, const Weights& weights,
           cudaStream_t stream) {
   const Plan chosen = choose_plan(p.M, p.N, p.K, is_float, multiprocessors);
@@ -117,6 +146,7 @@ int main(int argc, char** argv) {
   std::printf("%s, %d multiprocessors\n", properties.name, properties.multiProcessorCount);
   cudaStream_t stream;
   check(cudaStreamCreate(&stream));
+  print_resident(stream, properties.multiProcessorCount);
   size_t largest = kRotatedBytes;
   for (const Shape shape : kShapes) {
     largest = std::max(largest, static_cast<size_t>(shape.n) * static_cast<size_t>(shape.k) * 4);

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def load_table() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "scripts/lib"))  # where its parts are
     spec = importlib.util.spec_from_file_location("mutant_table", ROOT / "scripts/lib/mutant_table.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mutants_of_linear import ROWS as _LINEAR_ROWS
+
 RULES = "tests/test_fused_adam_rules.py"
 ADAM = "tests/test_fused_adam.py"
 ON_HOST = "tests/test_fused_adam_on_host.py"
@@ -491,4 +493,6 @@ _REGISTRY = [
     ),
 ]
 
-MUTANTS: list[Mutant] = [*_ARGS, *_CHECKS, *_CPU, *_KERNEL, *_CUDA, *_CUDA_KERNEL, *_REGISTRY]
+_LINEAR = [Mutant(*row) for row in _LINEAR_ROWS]
+
+MUTANTS: list[Mutant] = [*_ARGS, *_CHECKS, *_CPU, *_KERNEL, *_CUDA, *_CUDA_KERNEL, *_REGISTRY, *_LINEAR]
