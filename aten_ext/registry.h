@@ -85,7 +85,7 @@ class Watch;
 struct Registry {
   Override* overrides;
   size_t size;
-  Watch* watch;
+  Watch* watch = nullptr;
   LoadState* state = nullptr;
 
   Override* begin() const {
