@@ -177,7 +177,9 @@ def extensions() -> list[Extension]:
     """The two extension modules."""
     toolkit = decide_cuda()
     cuda = toolkit is not None
-    sources = [*generate_sources(cuda), *(str(SOURCES / name) for name in ("registry.cpp", "load_guard.cpp"))]
+    # bindings.cpp is the other module's; registry.cpp and watch.cpp are in both.
+    common_sources = sorted(str(path) for path in SOURCES.glob("*.cpp") if path.name != "bindings.cpp")
+    sources = [*generate_sources(cuda), *common_sources]
     # cuda/*.cpp holds the decline rules too, which a CPU build has as well: aten_ext.explain asks them.
     sources += sorted(str(path) for folder in ("cpu", "cuda") for path in (SOURCES / folder).glob("*.cpp"))
     capability_sources = [str(SOURCES / name) for name in CAPABILITY_SOURCES]
@@ -236,7 +238,7 @@ def extensions() -> list[Extension]:
     }
     bindings = Extension(
         "aten_ext._C",
-        [str(SOURCES / "bindings.cpp"), str(SOURCES / "registry.cpp")],
+        [str(SOURCES / name) for name in ("bindings.cpp", "registry.cpp", "watch.cpp")],
         language="c++",
         extra_compile_args={
             "cxx": [

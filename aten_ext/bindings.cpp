@@ -6,6 +6,7 @@
 #include <map>
 
 #include "registry.h"
+#include "watch.h"
 
 namespace py = pybind11;
 
@@ -26,6 +27,21 @@ struct CountsSnapshot {
   uint64_t disabled = 0;
   std::map<std::string, uint64_t> declined;
 };
+
+aten_ext::Watch& watch() {
+  return *get().watch;
+}
+
+const char* route_name(aten_ext::Route route) {
+  switch (route) {
+    case aten_ext::Route::kFused:
+      return "fused";
+    case aten_ext::Route::kDeclined:
+      return "declined";
+    default:
+      return "disabled";
+  }
+}
 
 CountsSnapshot snapshot(const aten_ext::Override& override) {
   CountsSnapshot result{override.counts.ran(), override.counts.disabled(), {}};
@@ -82,5 +98,50 @@ PYBIND11_MODULE(_C, m) {
     for (aten_ext::Override& override : get()) {
       override.counts.reset();
     }
+  });
+
+  // Sessions of the watch; see watch.h and aten_ext/_watch.py.
+  m.def("start_trace", [] { return watch().start_trace(); });
+  m.def("start_shadow",
+        [](double rate, bool keep_upstream) { return watch().start_shadow(rate, keep_upstream); });
+  m.def("stop_watching", [](uint64_t session) { watch().stop(session); });
+  m.def("clear_watched", [](uint64_t session) { watch().clear(session); });
+  m.def("traced_calls", [](uint64_t session) {
+    // override, key, route, reason, signature, count
+    std::vector<std::tuple<std::string, std::string, std::string, std::string, std::string, uint64_t>> rows;
+    for (const aten_ext::CallRow& row : watch().calls(session)) {
+      rows.emplace_back(row.override, row.key, route_name(row.route), row.reason, row.signature, row.count);
+    }
+    return rows;
+  });
+  m.def("shadowed_calls", [](uint64_t session) {
+    std::vector<py::dict> rows;
+    for (const aten_ext::ShadowRow& row : watch().shadowed(session)) {
+      const aten_ext::Differences& d = row.differences;
+      py::dict fields;
+      fields["override"] = row.override;
+      fields["key"] = row.key;
+      fields["signature"] = row.signature;
+      fields["compared"] = row.compared;
+      fields["differing"] = row.differing;
+      fields["captured"] = row.captured;
+      fields["failed"] = row.failed;
+      fields["error"] = row.error;
+      fields["elements"] = d.elements;
+      fields["different"] = d.different;
+      fields["max_absolute"] = d.max_absolute;
+      fields["max_relative"] = d.max_relative;
+      fields["max_ulp"] = d.max_ulp;
+      fields["worst"] = d.worst;
+      fields["nan"] = d.nan;
+      fields["layouts"] = d.layouts;
+      fields["layout"] = d.layout;
+      rows.push_back(fields);
+    }
+    return rows;
+  });
+  // ATEN_EXT_TRACE, and the sessions that the environment started (0: none).
+  m.def("watched_by_environment", [] {
+    return std::tuple(watch().trace_variable(), watch().trace_session(), watch().shadow_session());
   });
 }

@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include "registry.h"
+#include "watch.h"
 
 namespace aten_ext {
 namespace {
@@ -38,6 +39,9 @@ LoadState& decide_once() {
     const bool wanted = wanted_by_environment(decided.error);
     if (decided.error.empty()) {
       decided.error = registry().apply_environment();
+    }
+    if (decided.error.empty()) {
+      decided.error = registry().watch->apply_environment();
     }
     decided.active = wanted && decided.error.empty();
     return decided;

@@ -80,9 +80,12 @@ struct LoadState {
   bool active = false;  // entries are registered with the dispatcher
 };
 
+class Watch;
+
 struct Registry {
   Override* overrides;
   size_t size;
+  Watch* watch = nullptr;
   LoadState* state = nullptr;
 
   Override* begin() const {

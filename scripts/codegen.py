@@ -22,6 +22,7 @@ import dataclasses
 import difflib
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from torchgen.gen import parse_tags_yaml
 from torchgen.model import DispatchKey, Location, NativeFunction
 
 REQUIRED_FIELDS = ("func", "dispatch", "summary")
-VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured")
+VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque")
 VALID_KEYS = ("CPU", "CUDA")
 
 HEADER = "// Generated from native_functions_ext.yaml by scripts/codegen.py. Do not edit.\n"
@@ -59,6 +60,9 @@ class Override:
     header: str  # the header that declares it
     schema_arguments: str  # "Tensor[] tensors, int dim=0, *, Tensor out"
     first_tensors: str  # "tensors": the argument whose device the call is on
+    written: tuple[bool, ...]  # which arguments the operator writes to, by its schema
+    opaque: tuple[bool, ...]  # which results only the same implementation can read
+    random: bool  # it draws from a generator
 
     @property
     def symbol(self) -> str:
@@ -73,8 +77,17 @@ class Override:
         return f"decline_gpu({asked}, at::device_of({self.first_tensors}))"
 
     @classmethod
-    def make(cls, function: NativeFunction, key: str, summary: str, *, measured: bool = True) -> Override:
+    def make(
+        cls,
+        function: NativeFunction,
+        key: str,
+        summary: str,
+        *,
+        measured: bool = True,
+        opaque: Collection[int] = (),
+    ) -> Override:
         """Let torchgen print the signatures of ``function``, with plain integers for sizes."""
+        writes = {a.name: a.is_write for a in function.func.arguments.flat_all}
         with native_function_manager(function):
             signature = DispatcherSignature.from_schema(function.func, symint=False)
             group = CppSignatureGroup.from_native_function(function, method=False)
@@ -97,6 +110,9 @@ class Override:
                 first_tensors=next(
                     a.name for a in function.func.arguments.flat_all if a.type.is_tensor_like()
                 ),
+                written=tuple(writes[a.name] for a in signature.arguments()),
+                opaque=tuple(position in opaque for position in range(len(function.func.returns))),
+                random="nondeterministic_seeded" in function.tags,
             )
 
 
@@ -171,6 +187,20 @@ def _unknown_operator(name: str, where: str, upstream: Upstream) -> TableError:
     return TableError(f"{where}: {name!r} is not an operator of {upstream.path.name} in this torch{hint}")
 
 
+def _positions(fields: dict[str, tuple[str, str]], results: int) -> set[int]:
+    """The positions of results that the field ``opaque`` names."""
+    text, line = fields.get("opaque", ("", ""))
+    positions = set()
+    for part in text.split(",") if text else []:
+        if not part.strip().isdecimal() or int(part) >= results:
+            valid = f"0 to {results - 1}" if results else "none"
+            raise TableError(
+                f"{line}: expected 'opaque' to name positions of results ({valid}), got {part.strip()!r}"
+            )
+        positions.add(int(part))
+    return positions
+
+
 def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
     """Read and check the table.
 
@@ -225,9 +255,10 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                     f"{unmeasured_line}: expected 'unmeasured' to name keys of 'dispatch' "
                     f"({', '.join(keys)}), got {key!r}"
                 )
-        summary = fields["summary"][0]
+        function = upstream.function(name)
+        opaque = _positions(fields, len(function.func.returns))
         overrides.extend(
-            Override.make(upstream.function(name), key, summary, measured=key not in unmeasured)
+            Override.make(function, key, fields["summary"][0], measured=key not in unmeasured, opaque=opaque)
             for key in keys
         )
     return overrides
@@ -249,10 +280,39 @@ def _declarations(overrides: list[Override], with_cuda: bool) -> str:
     return "".join(lines)
 
 
+def _flags(flags: Collection[bool]) -> str:
+    """Initialiser of an array of bool, which C++ does not let be empty."""
+    return ", ".join(str(flag).lower() for flag in flags) or "false"
+
+
+def _site(index: int, override: Override, with_cuda: bool) -> str:
+    """What ``watched`` and ``recorded`` know about an entry."""
+    symbol = override.symbol
+    names = ", ".join(f'"{name}"' for name in override.argument_names.split(", "))
+    base = f'overrides[{index}], the_watch, "aten_ext::{override.name}"'
+    arrays = f"{symbol}_names, {symbol}_written, {symbol}_opaque, {str(override.random).lower()}"
+    return f"""
+static constexpr const char* {symbol}_names[] = {{{names}}};
+static constexpr bool {symbol}_written[] = {{{_flags(override.written)}}};
+static constexpr bool {symbol}_opaque[] = {{{_flags(override.opaque)}}};
+static const char* {symbol}_rule({override.arguments}) {{
+  return {override.rule(with_cuda)};
+}}
+static {override.returns} {symbol}_upstream({override.arguments}) {{
+  return {override.upstream};
+}}
+static constexpr Site {symbol}(SiteBase{{{base}, {arrays}}},
+                               {symbol}_rule, run::{symbol}, {symbol}_upstream);
+"""
+
+
 def _entry(index: int, override: Override, with_cuda: bool) -> str:
     names = override.argument_names
     return f"""
 {override.returns} {override.symbol}({override.arguments}) {{
+  if (C10_UNLIKELY(the_watch.bits.load(std::memory_order_relaxed) != 0)) {{
+    return watched(site::{override.symbol}, {names});
+  }}
   Override& self_ = overrides[{index}];
   if (C10_UNLIKELY(!self_.enabled.load(std::memory_order_relaxed))) {{
     self_.counts.add_disabled();
@@ -263,6 +323,9 @@ def _entry(index: int, override: Override, with_cuda: bool) -> str:
     return {override.upstream};
   }}
   self_.counts.add_ran();
+  if (auto callbacks_ = profiler_callbacks(); C10_UNLIKELY(callbacks_.has_value())) {{
+    return recorded(site::{override.symbol}, std::move(*callbacks_), {names});
+  }}
   return run::{override.symbol}({names});
 }}
 """
@@ -298,7 +361,8 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
     out.append(
         "#include <torch/library.h>\n"
         "#include <string>\n#include <tuple>\n\n"
-        '#include "gpu_support.h"\n#include "load_guard.h"\n#include "overrides.h"\n#include "registry.h"\n\n'
+        '#include "gpu_support.h"\n#include "load_guard.h"\n#include "overrides.h"\n#include "registry.h"\n'
+        '#include "watched.h"\n\n'
     )
     out.append("namespace aten_ext {\n\n")
     out.append("// Constant-initialised: usable before any dynamic initialiser has run.\n")
@@ -312,9 +376,12 @@ def _entries(overrides: list[Override], with_cuda: bool) -> str:
         row = f'"{override.name}", "{override.key}", "{summary}", {built_flag}, {on}, {{{on}}}'
         out.append(f"    {{{row}, {{}}}},\n")
     out.append("};\n\n")
-    out.append("static Registry the_registry{overrides, std::size(overrides)};\n\n")
+    out.append("static Watch the_watch;\n")
+    out.append("static Registry the_registry{overrides, std::size(overrides), &the_watch};\n\n")
     out.append("Registry& registry() { return the_registry; }\n\n")
-    out.append("namespace entry {\n")
+    out.append("namespace site {\n")
+    out.extend(_site(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
+    out.append("\n}  // namespace site\n\nnamespace entry {\n")
     out.extend(_entry(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
     out.append("\n}  // namespace entry\n\nnamespace explain {\n")
     out.extend(_explain(override, with_cuda) for override in overrides)

@@ -57,6 +57,11 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
             entry() + "\n  unmeasured: CUDA",
             r"8: expected 'unmeasured' to name keys of 'dispatch' \(CPU\), got 'CUDA'",
         ),
+        (
+            entry() + "\n  opaque: 0, 1",
+            r"8: expected 'opaque' to name positions of results \(0 to 0\), got '1'",
+        ),
+        (entry("_fused_sgd_") + "\n  opaque: 0", r"8: expected .* results \(none\), got '0'"),
         ("- just text", r"5: expected an entry with the fields func, dispatch, summary, unmeasured"),
         ("- func: [mm", r"\d+: not valid YAML"),
     ],
@@ -111,6 +116,27 @@ def test_what_is_not_measured_starts_off(codegen: ModuleType, tmp_path: Path) ->
     assert '{"mm", "CUDA", "x", true, false, {false}, {}}' in path.read_text()
 
 
+def test_what_watches_an_entry_knows_it(codegen: ModuleType, tmp_path: Path) -> None:
+    """Names, what the schema says is written to, opaque results, randomness; and one test on the way in."""
+    entries = [
+        "- func: mul.out\n  dispatch: CPU\n  summary: x",
+        "- func: aminmax\n  dispatch: CPU\n  summary: x\n  opaque: 1",
+        "- func: uniform_\n  dispatch: CPU\n  summary: x",
+    ]
+    (path,) = codegen.generate(table(tmp_path, *entries), tmp_path, with_cuda=False)
+    text = path.read_text()
+    for line in (
+        'mul_out_cpu_names[] = {"self", "other", "out"};',
+        "mul_out_cpu_written[] = {false, false, true};",
+        "aminmax_cpu_opaque[] = {false, true};",
+        "uniform__cpu_written[] = {true, false, false, false};",
+        '"aten_ext::uniform_", uniform__cpu_names, uniform__cpu_written, uniform__cpu_opaque, true}',
+        '"aten_ext::mul.out", mul_out_cpu_names, mul_out_cpu_written, mul_out_cpu_opaque, false}',
+    ):
+        assert line in text
+    assert text.count("if (C10_UNLIKELY(the_watch.bits.load(std::memory_order_relaxed) != 0)) {") == 3
+
+
 def test_cpu_build_leaves_cuda_entries_out(codegen: ModuleType, tmp_path: Path) -> None:
     entries = [GOOD, "- func: mm\n  dispatch: CPU, CUDA\n  summary: x"]
     (path,) = codegen.generate(table(tmp_path, *entries), tmp_path, with_cuda=False)
@@ -127,7 +153,7 @@ def test_entries_at_cuda_ask_for_code_for_the_gpu(codegen: ModuleType, tmp_path:
     text = entry("cat", "dispatch: CPU, CUDA")
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=True)
     asked = "decline_gpu(decline::cat_cuda(tensors, dim), at::device_of(tensors))"
-    assert path.read_text().count(asked) == 2
+    assert path.read_text().count(asked) == 3, "the entry, the same while it is watched, and explain"
     assert "decline_gpu(decline::cat_cpu" not in path.read_text()
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=False)
     assert "decline_gpu(" not in path.read_text()

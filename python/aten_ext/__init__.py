@@ -10,6 +10,9 @@ Environment, read once when the package is imported:
 * ``ATEN_EXT_DISABLE=a,b``: start with these overrides off.
 * ``ATEN_EXT_ONLY=a,b``: start with only these on.
 * ``ATEN_EXT_ENABLE=a,b``: start with these on too, where one is off because it is not measured yet.
+* ``ATEN_EXT_TRACE=1``: print what the calls did when the process ends; ``calls``: each kind of call, too.
+* ``ATEN_EXT_SHADOW=0.01``: compare this fraction of the fused calls with upstream, and print the differences.
+* ``ATEN_EXT_TRACE_FILE=path``: append what these two print to a file.
 * ``ATEN_EXT_AUTOLOAD=1``: ``import torch`` alone is enough.
 
 Raises:
@@ -25,6 +28,7 @@ __version__ = "0.1.0"
 
 _load_kernels()
 
+from aten_ext import _at_exit  # noqa: E402  (needs the kernels)
 from aten_ext._explain import Explanation, explain  # noqa: E402  (needs the kernels)
 from aten_ext._registry import (  # noqa: E402
     Counts,
@@ -37,12 +41,20 @@ from aten_ext._registry import (  # noqa: E402
     overrides,
     reset_counts,
 )
+from aten_ext._shadow import ShadowReport, ShadowRow, shadow  # noqa: E402
 from aten_ext._status import status  # noqa: E402
+from aten_ext._trace import CallTrace, TracedCall, trace_calls  # noqa: E402
+
+_at_exit.install()
 
 __all__ = [
+    "CallTrace",
     "Counts",
     "Explanation",
     "Override",
+    "ShadowReport",
+    "ShadowRow",
+    "TracedCall",
     "counts",
     "disable",
     "disabled",
@@ -51,5 +63,7 @@ __all__ = [
     "is_active",
     "overrides",
     "reset_counts",
+    "shadow",
     "status",
+    "trace_calls",
 ]
