@@ -1,0 +1,154 @@
+"""Bytes and FLOPs of a call, by formula: what ``explain`` compares with the machine's limits.
+
+Bytes: each input read once and each output written once, whatever caches do. FLOPs: each addition,
+multiplication, division, square root, exponential, tanh and maximum counts as one, a fused multiply-add as
+two.
+A new override adds its formula to :data:`FORMULAS`; a test asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+Arguments = Mapping[str, Any]
+"""The arguments of a call by their names in the schema, defaults filled in."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a call has to do.
+
+    Attributes:
+        bytes: bytes that it has to move through memory.
+        flops: floating-point operations.
+        dtype: of its tensors, e.g. ``"float32"``.
+    """
+
+    bytes: int
+    flops: int
+    dtype: str
+
+
+def _cost(moved: int, flops: int, dtype: torch.dtype) -> Cost:
+    return Cost(moved, flops, str(dtype).removeprefix("torch."))
+
+
+def _nbytes(tensors: Iterable[torch.Tensor | None]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+
+def _numel(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(t.numel() for t in tensors)
+
+
+def _cat(a: Arguments) -> Cost:
+    """All inputs read, the result written in their common dtype. [N_i, …] -> [sum N_i, …]."""
+    tensors = a["tensors"]
+    out = a.get("out")
+    dtype = out.dtype if out is not None else tensors[0].dtype
+    if out is None:
+        for tensor in tensors[1:]:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    return _cost(_nbytes(tensors) + _numel(tensors) * dtype.itemsize, 0, dtype)
+
+
+def _adam(a: Arguments) -> Cost:
+    """p, g, m, v read; p, m, v written; amsgrad reads and writes a fifth; grad_scale writes g back.
+
+    FLOPs an element: decay 2, m 3, v 4, denominator 3, step 3 (the formulas in cuda/fused_adam.cu).
+    """
+    params = a["self"]
+    scaled, amsgrad = a["grad_scale"] is not None, bool(a["amsgrad"])
+    decay = 2 * (a["weight_decay"] != 0)
+    flops = 13 + decay + amsgrad + scaled + bool(a["maximize"])
+    return _cost(_nbytes(params) * (7 + 2 * amsgrad + scaled), _numel(params) * flops, params[0].dtype)
+
+
+def _sgd(a: Arguments) -> Cost:
+    """p, g read, p written; momentum reads (after the first step) and writes a buffer.
+
+    g += weight_decay * p; b = momentum * b + (1 - dampening) * g; g = g + momentum * b (nesterov) or b;
+    p -= lr * g. (torch.optim.SGD.)
+    """
+    params = a["self"]
+    scaled, momentum, first = a["grad_scale"] is not None, a["momentum"] != 0, bool(a["is_first_step"])
+    accesses = 3 + scaled + momentum * (1 if first else 2)
+    flops = 2 + 2 * (a["weight_decay"] != 0) + scaled + bool(a["maximize"])
+    flops += 3 * (momentum and not first) + 2 * (momentum and bool(a["nesterov"]))
+    return _cost(_nbytes(params) * accesses, _numel(params) * flops, params[0].dtype)
+
+
+def _adagrad(a: Arguments) -> Cost:
+    """p, g, s read; p, s written.
+
+    s += g * g; p -= lr * g / (sqrt(s) + eps). (Duchi et al. 2011.)
+    """
+    params = a["self"]
+    scaled = a["grad_scale"] is not None
+    flops = 7 + 2 * (a["weight_decay"] != 0) + scaled + bool(a["maximize"])
+    return _cost(_nbytes(params) * (5 + scaled), _numel(params) * flops, params[0].dtype)
+
+
+def _foreach_add(a: Arguments) -> Cost:
+    """``self`` read and written, a list ``other`` read; alpha other than 1 multiplies."""
+    own, other = a["self"], a.get("other")
+    listed = _nbytes(other) if isinstance(other, (list, tuple)) else 0
+    flops = 1 + (a.get("alpha", 1) != 1)
+    return _cost(2 * _nbytes(own) + listed, flops * _numel(own), own[0].dtype)
+
+
+def _gru_cell(a: Arguments) -> Cost:
+    """Gates of input and state [B, 3H] and the state [B, H] read; new state and workspace [B, 5H] written.
+
+    An element: two sigmoids of a sum (1 + 4 each), tanh(i + r * h) (3), n + z * (h - n) (3); biases add 6.
+    """
+    gates, state, biases = a["input_gates"], a["hx"], (a["input_bias"], a["hidden_bias"])
+    read = _nbytes((gates, a["hidden_gates"], state, *biases))
+    flops = 16 + (6 if biases[0] is not None else 0)
+    return _cost(read + 6 * _nbytes((state,)), flops * state.numel(), gates.dtype)
+
+
+def _rnn(a: Arguments) -> Cost:
+    """Input, weights, states read once; output and states written. What is kept for backward is left out.
+
+    A layer and direction: 2 * T * B * gates * H * (inputs + H) FLOPs of matrix products; activations are not
+    counted. Gates: 1 (ReLU, tanh), 4 (LSTM), 3 (GRU). With a projection the state has P numbers, and each
+    step 2 * H * P more. Input [T, B, I], [B, T, I], or packed [sum of the lengths, I].
+    """
+    inputs, hidden, projected = a["input"], a["hidden_size"], a["proj_size"]
+    gates = {0: 1, 1: 1, 2: 4, 3: 3}[a["mode"]]
+    directions, layers = 2 if a["bidirectional"] else 1, a["num_layers"]
+    state = projected or hidden
+    steps = math.prod(inputs.shape[:-1])  # T * B, or the sum of the lengths
+    flops, width = 0, inputs.shape[-1]
+    for _ in range(layers):
+        products = gates * hidden * (width + state) + (hidden * projected if projected else 0)
+        flops += directions * 2 * steps * products
+        width = directions * state
+    states = 2 * _nbytes((a["hx"], a["cx"]))
+    moved = _nbytes((inputs, *a["weight"])) + states + steps * width * inputs.element_size()
+    return _cost(moved, flops, inputs.dtype)
+
+
+FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
+    "_cudnn_rnn": _rnn,
+    "_foreach_add_": _foreach_add,
+    "_fused_adagrad_": _adagrad,
+    "_fused_adam_": _adam,
+    "_fused_adamw_": _adam,
+    "_fused_sgd_": _sgd,
+    "_thnn_fused_gru_cell": _gru_cell,
+    "cat": _cat,
+}
+"""By the operator's name; one for all its overloads."""
+
+
+def cost(name: str, arguments: Arguments) -> Cost | None:
+    """What a call of the override ``name`` has to do; None for an override without a formula."""
+    formula = FORMULAS.get(name.partition(".")[0])
+    return formula(arguments) if formula else None
