@@ -179,6 +179,7 @@ def test_an_override_that_waits_for_its_measurement_says_so(monkeypatch: pytest.
     """At one key of two: the other one is on."""
     waiting = Override("cat", ("CPU", "CUDA"), ("CPU",), ("CUDA",), "joins")
     monkeypatch.setattr("aten_ext._registry.overrides", lambda: [waiting])
+    monkeypatch.setattr("aten_ext._C.rows", lambda: [("cat", key, "joins", True) for key in waiting.keys])
     monkeypatch.setattr(installation, "_is_ours", lambda name, key: True)
     first, *_ = installation.overrides()
     assert first.level == "note"

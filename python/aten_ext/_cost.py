@@ -135,7 +135,28 @@ def _rnn(a: Arguments) -> Cost:
     return _cost(moved, flops, inputs.dtype)
 
 
+def _linear(a: Arguments) -> Cost:
+    """[M, K] x [K, N] -> [M, N] in 2 * M * K * N FLOPs; the bias read, ReLU or GELU not counted."""
+    left, right = (a["self"], a["mat2"]) if "mat1" not in a else (a["mat1"], a["mat2"])
+    rows, inner, columns = left.shape[0], left.shape[1], right.shape[1]
+    bias = _nbytes((a["self"],)) if "mat1" in a and a.get("beta", 1) != 0 else 0
+    written = rows * columns * left.element_size()
+    return _cost(_nbytes((left, right)) + bias + written, 2 * rows * inner * columns, left.dtype)
+
+
+def _whole_gru_cell(a: Arguments) -> Cost:
+    """Input [B, I], state [B, H], weights and biases read; the new state written.
+
+    6 * B * H * (I + H) FLOPs of products; the gates are not counted.
+    """
+    inputs, state = a["input"], a["hx"]
+    read = _nbytes((inputs, state, a["w_ih"], a["w_hh"], a["b_ih"], a["b_hh"]))
+    flops = 6 * state.numel() * (inputs.shape[-1] + state.shape[-1])
+    return _cost(read + _nbytes((state,)), flops, inputs.dtype)
+
+
 FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
+    "_addmm_activation": _linear,
     "_cudnn_rnn": _rnn,
     "_foreach_add_": _foreach_add,
     "_fused_adagrad_": _adagrad,
@@ -143,7 +164,10 @@ FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "_fused_adamw_": _adam,
     "_fused_sgd_": _sgd,
     "_thnn_fused_gru_cell": _gru_cell,
+    "addmm": _linear,
     "cat": _cat,
+    "gru_cell": _whole_gru_cell,
+    "mm": _linear,
 }
 """By the operator's name; one for all its overloads."""
 

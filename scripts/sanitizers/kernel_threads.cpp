@@ -18,9 +18,9 @@
 
 namespace {
 
-using aten_ext::cpu::AdamDtype;
+using aten_ext::FloatingDtype;
 using aten_ext::cpu::FusedAdamParams;
-using aten_ext::cpu::FusedAdamTensor;
+using aten_ext::cpu::kAdamLists;
 
 // A vector, a cache line and one element either side of them, and tensors that several threads share.
 const std::vector<int64_t> kSizes = {1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 257, 1000, 1003};
@@ -28,8 +28,7 @@ const std::vector<int64_t> kSizes = {1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 
 // Five lists in memory of exactly their size, so that AddressSanitizer sees each byte too many.
 struct Lists {
   std::vector<std::vector<std::vector<unsigned char>>> memory;
-  std::vector<FusedAdamTensor> tensors;
-  int64_t units = 0;
+  aten_ext::cpu::TensorListOf<kAdamLists> list;
 
   Lists(int64_t element_size, bool half) {
     std::mt19937 random(7);
@@ -51,25 +50,19 @@ struct Lists {
           }
         }
       }
-      FusedAdamTensor tensor{};
-      tensor.param = memory[i][0].data();
-      tensor.grad = memory[i][1].data();
-      tensor.exp_avg = memory[i][2].data();
-      tensor.exp_avg_sq = memory[i][3].data();
-      tensor.max_exp_avg_sq = memory[i][4].data();
-      tensor.numel = kSizes[i];
-      tensor.first_unit = units;
+      auto& tensor = list.add(kSizes[i], element_size);
+      for (int which = 0; which < kAdamLists; ++which) {
+        tensor.data[which] = memory[i][which].data();
+      }
       tensor.step = static_cast<float>(1 + i % 3);
-      tensors.push_back(tensor);
-      units += (kSizes[i] * element_size + FusedAdamParams::kUnitBytes - 1) / FusedAdamParams::kUnitBytes;
     }
   }
 };
 
-FusedAdamParams make_params(const Lists& lists, AdamDtype dtype, bool amsgrad, bool scale) {
+FusedAdamParams make_params(const Lists& lists, FloatingDtype dtype, bool amsgrad, bool scale) {
   FusedAdamParams p{};
-  p.tensors = lists.tensors.data();
-  p.count = static_cast<int64_t>(lists.tensors.size());
+  p.tensors = lists.list.tensors.data();
+  p.count = static_cast<int64_t>(lists.list.tensors.size());
   p.dtype = dtype;
   p.decoupled = amsgrad;
   p.amsgrad = amsgrad;
@@ -84,15 +77,15 @@ FusedAdamParams make_params(const Lists& lists, AdamDtype dtype, bool amsgrad, b
   return p;
 }
 
-bool check(AdamDtype dtype, int64_t element_size, bool half, bool amsgrad, bool scale, int threads) {
+bool check(FloatingDtype dtype, int64_t element_size, bool half, bool amsgrad, bool scale, int threads) {
   Lists together(element_size, half);
   Lists apart(element_size, half);
-  aten_ext::cpu::AVX2::fused_adam(make_params(together, dtype, amsgrad, scale), 0, together.units);
+  aten_ext::cpu::AVX2::fused_adam(make_params(together, dtype, amsgrad, scale), 0, together.list.units);
   const FusedAdamParams p = make_params(apart, dtype, amsgrad, scale);
   std::vector<std::thread> running;
   for (int t = 0; t < threads; ++t) {
-    const int64_t begin = apart.units * t / threads;
-    const int64_t end = apart.units * (t + 1) / threads;
+    const int64_t begin = apart.list.units * t / threads;
+    const int64_t end = apart.list.units * (t + 1) / threads;
     if (begin < end) {
       running.emplace_back([p, begin, end] { aten_ext::cpu::AVX2::fused_adam(p, begin, end); });
     }
@@ -107,14 +100,14 @@ bool check(AdamDtype dtype, int64_t element_size, bool half, bool amsgrad, bool 
 
 int main() {
   struct Dtype {
-    AdamDtype dtype;
+    FloatingDtype dtype;
     int64_t size;
     bool half;
   };
-  const Dtype dtypes[] = {{AdamDtype::Float, 4, false},
-                          {AdamDtype::Double, 8, false},
-                          {AdamDtype::BFloat16, 2, true},
-                          {AdamDtype::Half, 2, true}};
+  const Dtype dtypes[] = {{FloatingDtype::Float, 4, false},
+                          {FloatingDtype::Double, 8, false},
+                          {FloatingDtype::BFloat16, 2, true},
+                          {FloatingDtype::Half, 2, true}};
   for (const Dtype& d : dtypes) {
     for (const bool amsgrad : {false, true}) {
       for (const bool scale : {false, true}) {

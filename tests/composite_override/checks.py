@@ -50,8 +50,8 @@ def load() -> None:
     sources = [
         folder / "generated" / "entries.cpp",
         HERE / "gru_cell_cpu.cpp",
-        ROOT / "aten_ext" / "registry.cpp",
-        ROOT / "aten_ext" / "load_guard.cpp",
+        *sorted(p for p in (ROOT / "aten_ext").glob("*.cpp") if p.name != "bindings.cpp"),
+        ROOT / "aten_ext" / "cuda" / "capture.cpp",
     ]
     torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
         "aten_ext_composite",
