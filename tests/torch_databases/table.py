@@ -132,6 +132,12 @@ TABLE: dict[str, Row] = {
             "nn.TransformerDecoderLayer",
         ),
         more_optimizers=("Adamax",),
+        declined={
+            (
+                "CPU",
+                "vstack",
+            ): "it joins contiguous tensors along the first dimension, where upstream copies each"
+        },
         exact=frozenset({"CPU", "CUDA"}),
     ),
     "_cudnn_rnn": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
