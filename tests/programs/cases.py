@@ -144,7 +144,12 @@ CASES = (
     ),
     Case("adagrad", ("_fused_adagrad_",), _adagrad_lists, _adagrad, BOTH, in_place=True, raises=NO_META),
     Case(
-        "cat", ("cat",), lambda d: tuple(_random(d, *((16, n) for n in range(1, 24)))), _cat, generated=True
+        "cat",
+        ("cat",),
+        lambda d: tuple(_random(d, *((4, 1 + n % 3) for n in range(80)))),
+        _cat,
+        frozenset({"CPU"}),
+        generated=True,
     ),
     Case(
         "linear",
