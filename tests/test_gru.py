@@ -34,11 +34,12 @@ def documented(reason: str) -> str:
 @contextmanager
 def tf32_allowed(allowed: bool) -> Iterator[None]:
     before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = allowed
+    # Not through torch.backends, which torch.testing._internal locks for a whole process.
+    torch._C._set_cudnn_allow_tf32(allowed)
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before
+        torch._C._set_cudnn_allow_tf32(before)
 
 
 # ---- when _cudnn_rnn declines ------------------------------------------------------------------------

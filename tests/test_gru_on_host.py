@@ -59,9 +59,10 @@ def order(ops: Any, request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def tf32() -> Iterator[None]:
     before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    # Not through torch.backends, which torch.testing._internal locks for a whole process.
+    torch._C._set_cudnn_allow_tf32(False)
     yield
-    torch.backends.cudnn.allow_tf32 = before
+    torch._C._set_cudnn_allow_tf32(before)
 
 
 def reference_layer(

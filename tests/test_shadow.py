@@ -356,8 +356,9 @@ def test_training_is_the_same_with_and_without(device: str) -> None:
     with aten_ext.shadow(keep="upstream"):
         assert train() == expected
     assert aten_ext.counts(device.upper())["_fused_adamw_"].ran == 12
-    assert report.exact and sum(row.compared for row in report.rows) == 6
-    assert sum(row.compared for row in some.rows) == 6, "the youngest session sets the rate for all"
+    for session in (report, some):  # the youngest session sets the rate for all
+        steps = [row for row in session.rows if row.override == "_fused_adamw_"]
+        assert session.exact and sum(row.compared for row in steps) == 6
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu"), torch.no_grad])
@@ -448,7 +449,8 @@ def test_the_example_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     code, expected, *_ = blocks()
     exec(compile(code, "numerics.md", "exec"), {})
     # The signature, which is long, stands below the table.
-    assert "\n".join(capsys.readouterr().out.splitlines()[:2]) == expected.rstrip("\n")
+    head = len(expected.rstrip("\n").splitlines())
+    assert "\n".join(capsys.readouterr().out.splitlines()[:head]) == expected.rstrip("\n")
 
 
 def test_the_example_of_a_difference_in_the_docs(found: dict[str, Any]) -> None:
