@@ -353,6 +353,11 @@ def test_mistakes_are_one_line(
     assert captured.out == ""
 
 
+def test_an_op_without_cases_on_a_device_says_so() -> None:
+    with pytest.raises(CommandError, match=r"^linear: nothing to measure on cpu$"):
+        registry.select(["linear"], "cpu")
+
+
 def test_what_is_measured_when_nothing_is_asked_for() -> None:
     """Nothing that compiles first, and little time for each case of many."""
     assert registry.chosen([], full=False) == [op for op in registry.OPS if op not in registry.COMPILING]

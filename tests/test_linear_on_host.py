@@ -24,6 +24,8 @@ SHAPES = [
 ]  # fmt: skip
 # So deep that blocks of a cluster share K: several tiles of columns, ragged ends.
 DEEP = [(3, 70, 1544), (16, 64, 1024), (24, 72, 1096), (64, 64, 1032)]
+# So wide that 16-bit layers of few rows, too, take tiles of 64 columns.
+WIDE = [(2, 5064, 16), (16, 5064, 40)]
 
 
 @pytest.fixture(params=[(0, 0), (1, 0), (2, 7)], ids=["forward", "backward", "shuffled"])
@@ -83,6 +85,18 @@ def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int,
     assert result.shape == (m, n) and result.is_contiguous() and result.dtype == dtype
     assert_close(result, reference(None, mat1, mat2, 1, 0, ""), k)
     assert torch.equal(result, torch.ops.aten_ext_on_host.mm(mat1, mat2)), "the same bits on every run"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("shape", WIDE, ids=str)
+def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int, int]) -> None:
+    library.load("linear")
+    torch.ops.aten_ext_on_host_linear.set_order(2, 3)
+    mat1, mat2 = operands(shape, dtype, transposed)
+    result = torch.ops.aten_ext_on_host.mm(mat1, mat2)
+    torch.ops.aten_ext_on_host_linear.set_order(0, 0)
+    assert_close(result, reference(None, mat1, mat2, 1, 0, ""), shape[2])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -55,20 +55,22 @@ constexpr int divide_up(int a, int b) {
 // operands into the busiest multiprocessor, and its multiply-adds; and the two barriers of a cluster.
 constexpr float estimate(int m, int n, int k, bool is_float, int multiprocessors, Plan plan) {
   constexpr float kBytesPerMicrosecond = 4.2e6f;
-  constexpr float kBytesPerMicrosecondOfOne = 60e3f;             // half of 64 bytes a clock
-  constexpr float kFmasPerMicrosecondOfOne = 0.7f * 128 * 1755;  // 70 % of the peak
+  constexpr float kBytesPerMicrosecondOfOne = 60e3f;      // half of 64 bytes a clock
+  constexpr float kFmasPerMicrosecondOfOne = 128 * 1755;  // the peak
+  constexpr float kOfThePeak = 0.7f;                      // with two blocks on a multiprocessor
+  constexpr float kOfThePeakAlone = 0.5f;                 // with one: nobody computes while it waits
   constexpr float kClusterMicroseconds = 0.6f;
   const int size = is_float ? 4 : 2;
   const int depth = 256 / size;
   const int tiles = divide_up(n, plan.columns);
-  const int stages = divide_up(divide_up(k, depth), plan.splits) *
-                     divide_up(tiles * plan.splits, multiprocessors);  // of the busiest multiprocessor
+  const int blocks = divide_up(tiles * plan.splits, multiprocessors);  // of the busiest multiprocessor
+  const int stages = divide_up(divide_up(k, depth), plan.splits) * blocks;
   const float memory = static_cast<float>(n) * static_cast<float>(k) * static_cast<float>(size);
   const float arriving = static_cast<float>(stages) * 256.0f * static_cast<float>(plan.columns + m);
   const float fmas = static_cast<float>(stages) * static_cast<float>(depth * plan.columns * plan.rows);
   const float time = std::max(memory / kBytesPerMicrosecond, arriving / kBytesPerMicrosecondOfOne);
-  return std::max(time, is_float ? fmas / kFmasPerMicrosecondOfOne : 0.0f) +
-         (plan.splits > 1 ? kClusterMicroseconds : 0.0f);
+  const float rate = kFmasPerMicrosecondOfOne * (blocks > 1 ? kOfThePeak : kOfThePeakAlone);
+  return std::max(time, is_float ? fmas / rate : 0.0f) + (plan.splits > 1 ? kClusterMicroseconds : 0.0f);
 }
 
 // The plan with the least estimate; of equals the one with more blocks, as long as all are resident at once.

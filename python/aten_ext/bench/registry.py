@@ -61,6 +61,8 @@ def select(
     """
     modules = [load(op) for op in chosen(ops, full)]
     found = [case for module in modules for case in module.cases(device, full)]
+    if not found:
+        raise CommandError(f"{', '.join(chosen(ops, full))}: nothing to measure on {device}")
     wanted = set(dtypes)
     available = sorted({case.dtype for case in found})
     if unknown := sorted(wanted.difference(available)):
