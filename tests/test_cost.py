@@ -51,6 +51,8 @@ NONE = dict(grad_scale=None, found_inf=None, maximize=False, weight_decay=0.0)
 SGD = NONE | dict(self=[meta(8)], nesterov=True)
 GATES = dict(input_gates=meta(2, 12), hidden_gates=meta(2, 12), hx=meta(2, 4))
 CELL = GATES | dict(input_bias=meta(12), hidden_bias=meta(12))
+GRU = dict(input=meta(2, 3), hx=meta(2, 4), w_ih=meta(12, 3), w_hh=meta(12, 4), b_ih=meta(12), b_hh=meta(12))
+ADDMM = dict(self=meta(5), mat1=meta(2, 3), mat2=meta(3, 5), beta=1, alpha=1)
 RNN = dict(mode=3, hidden_size=4, proj_size=0, num_layers=1, bidirectional=False, cx=None)
 
 
@@ -69,6 +71,13 @@ RNN = dict(mode=3, hidden_size=4, proj_size=0, num_layers=1, bidirectional=False
         ("_fused_sgd_", SGD | dict(momentum=0.9, is_first_step=True), (128, 32)),
         ("_fused_adagrad_", NONE | dict(self=[meta(8)]), (160, 56)),
         ("_thnn_fused_gru_cell", CELL, ((24 + 24 + 8 + 24 + 48) * 4, 8 * 22)),
+        ("gru_cell", GRU, ((6 + 8 + 36 + 48 + 24 + 8) * 4, 2 * 2 * 84 + 8 * 22)),
+        ("mm", {"self": meta(2, 3), "mat2": meta(3, 5)}, ((6 + 15 + 10) * 4, 60)),
+        ("addmm", ADDMM, ((5 + 6 + 15 + 10) * 4, 60 + 10)),
+        ("addmm.out", ADDMM | dict(beta=2, alpha=3), ((5 + 6 + 15 + 10) * 4, 60 + 30)),
+        ("addmm", ADDMM | dict(beta=0), ((6 + 15 + 10) * 4, 60)),
+        ("_addmm_activation", ADDMM | dict(use_gelu=False), ((5 + 6 + 15 + 10) * 4, 60 + 20)),
+        ("_addmm_activation", ADDMM | dict(use_gelu=True), ((5 + 6 + 15 + 10) * 4, 60 + 100)),
         # T 5, B 2, I 3, H 4, one layer: 2 * T * B * 3 * H * (I + H) FLOPs.
         (
             "_cudnn_rnn",

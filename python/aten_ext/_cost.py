@@ -135,28 +135,47 @@ def _rnn(a: Arguments) -> Cost:
     return _cost(moved, flops, inputs.dtype)
 
 
-def _linear(a: Arguments) -> Cost:
-    """[M, K] x [K, N] -> [M, N] in 2 * M * K * N FLOPs; the bias read, ReLU or GELU not counted."""
-    left, right = (a["self"], a["mat2"]) if "mat1" not in a else (a["mat1"], a["mat2"])
-    rows, inner, columns = left.shape[0], left.shape[1], right.shape[1]
-    bias = _nbytes((a["self"],)) if "mat1" in a and a.get("beta", 1) != 0 else 0
-    written = rows * columns * left.element_size()
-    return _cost(_nbytes((left, right)) + bias + written, 2 * rows * inner * columns, left.dtype)
+def _composite_gru_cell(a: Arguments) -> Cost:
+    """Input [B, I], state [B, H], weights [3H, I] and [3H, H], biases read; the new state written.
 
-
-def _whole_gru_cell(a: Arguments) -> Cost:
-    """Input [B, I], state [B, H], weights and biases read; the new state written.
-
-    6 * B * H * (I + H) FLOPs of products; the gates are not counted.
+    2 * B * 3H * (I + H) FLOPs of matrix products, and those of the gates as in :func:`_gru_cell`.
     """
-    inputs, state = a["input"], a["hx"]
-    read = _nbytes((inputs, state, a["w_ih"], a["w_hh"], a["b_ih"], a["b_hh"]))
-    flops = 6 * state.numel() * (inputs.shape[-1] + state.shape[-1])
+    inputs, state, weights = a["input"], a["hx"], (a["w_ih"], a["w_hh"])
+    flops = 2 * inputs.shape[0] * sum(weight.numel() for weight in weights)
+    flops += (16 + (6 if a["b_ih"] is not None else 0)) * state.numel()
+    read = _nbytes((inputs, state, *weights, a["b_ih"], a["b_hh"]))
     return _cost(read + _nbytes((state,)), flops, inputs.dtype)
 
 
+def _product(left: torch.Tensor, right: torch.Tensor) -> tuple[int, int, int]:
+    """Bytes, FLOPs and results of [N, K] @ [K, M] -> [N, M]."""
+    results = left.shape[0] * right.shape[1]
+    moved = _nbytes((left, right)) + results * left.element_size()
+    return moved, 2 * results * left.shape[1], results
+
+
+def _mm(a: Arguments) -> Cost:
+    """[N, K] @ [K, M]: 2 * N * K * M FLOPs."""
+    moved, flops, _ = _product(a["self"], a["mat2"])
+    return _cost(moved, flops, a["self"].dtype)
+
+
+def _addmm(a: Arguments) -> Cost:
+    """The product: beta * self + alpha * (mat1 @ mat2), and where there is one an activation.
+
+    ReLU is a maximum; GELU in its tanh form takes 9: 0.5 * x * (1 + tanh(c * (x + 0.044715 * x * x * x))).
+    """
+    moved, flops, results = _product(a["mat1"], a["mat2"])
+    beta, alpha = a["beta"], a["alpha"]
+    each = (beta != 0) * (1 + (beta != 1)) + (alpha != 1)
+    if "use_gelu" in a:
+        each += 9 if a["use_gelu"] else 1
+    moved += _nbytes((a["self"],)) if beta != 0 else 0
+    return _cost(moved, flops + each * results, a["mat1"].dtype)
+
+
 FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
-    "_addmm_activation": _linear,
+    "_addmm_activation": _addmm,
     "_cudnn_rnn": _rnn,
     "_foreach_add_": _foreach_add,
     "_fused_adagrad_": _adagrad,
@@ -164,10 +183,10 @@ FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "_fused_adamw_": _adam,
     "_fused_sgd_": _sgd,
     "_thnn_fused_gru_cell": _gru_cell,
-    "addmm": _linear,
+    "addmm": _addmm,
     "cat": _cat,
-    "gru_cell": _whole_gru_cell,
-    "mm": _linear,
+    "gru_cell": _composite_gru_cell,
+    "mm": _mm,
 }
 """By the operator's name; one for all its overloads."""
 
