@@ -33,7 +33,7 @@ constexpr int64_t kMostBytesSerial = 128;
 // Otherwise it sets up an iterator for each input: with threads because the result is large enough for them
 // (though no input is: below, one thread serves both),
 constexpr int64_t kMostBytesThreads = 2048;
-constexpr int64_t kMostBytesOfResult = int64_t{1} << 22;  // above, memory is the limit
+constexpr int64_t kMostBytesOfResult = int64_t{1} << 20;  // above, memory is the limit
 // and without because of the dtype (token ids!) or a skipped input. Then a few inputs are enough, if the
 // result is so small that setting up is what it costs.
 constexpr int64_t kMostBytesIterator = 1024;
@@ -73,6 +73,27 @@ const char* decline_by_size(const CatInputs& found, size_t listed) {
   return threads && largest >= at::internal::GRAIN_SIZE ? "input that upstream copies with threads" : nullptr;
 }
 
+// Looking at every input costs what upstream's own look costs, so a call that is to be declined for its size
+// had better be declined before: by what the first input says about the others. Lists whose first input is
+// large and whose others are small are lost by it. nullptr: undecided.
+const char* decline_by_first(const at::Tensor& first, int64_t listed, int64_t dim) {
+  const int64_t numel = first.numel();
+  const int64_t bytes = numel * static_cast<int64_t>(first.element_size());
+  const bool one_row = dim == 0 || dim == -first.dim();
+  if (listed < kManyInputs) {
+    return c10::isFloatingType(first.scalar_type()) || one_row || bytes * listed > kMostBytesOfSmallResult
+               ? "few inputs"
+               : nullptr;
+  }
+  const bool threads = numel * listed >= at::internal::GRAIN_SIZE && at::get_num_threads() > 1;
+  const bool serial = !threads && (one_row || c10::isFloatingType(first.scalar_type()));
+  const int64_t most = threads   ? kMostBytesThreads
+                       : !serial ? kMostBytesIterator
+                       : one_row ? kMostBytesSerialOneRow
+                                 : kMostBytesSerial;
+  return bytes > most || bytes * listed > kMostBytesOfResult ? "large inputs" : nullptr;
+}
+
 C10_ALWAYS_INLINE const char* decline_on_cpu(const at::ITensorListRef& tensors, int64_t dim,
                                              CatInputs& found) {
   // The common call, two inputs of a model in inference, is to lose no time here.
@@ -80,9 +101,10 @@ C10_ALWAYS_INLINE const char* decline_on_cpu(const at::ITensorListRef& tensors, 
   if (listed == 0) {
     return "no tensors";
   }
-  if (listed < kManyInputs && tensors.front().defined() &&
-      c10::isFloatingType(tensors.front().scalar_type())) {
-    return "few inputs";
+  if (const at::Tensor& first = tensors.front(); first.defined()) {
+    if (const char* reason = decline_by_first(first, static_cast<int64_t>(listed), dim)) {
+      return reason;
+    }
   }
   found = with_tensors(tensors, [dim](const auto& inputs) {
     return inspect_cat<CatPass::Decide>(inputs, dim, [](const c10::TensorImpl&, int64_t) {});
