@@ -440,14 +440,18 @@ EDGES: list[tuple[Callable[[], list[torch.Tensor]], int, int, bool]] = [
     (lambda: ones(70, 4, 8), 1, 1, True),
     (lambda: ones(70, 4, 9), 1, 1, False),
     (lambda: ones(FEW, 4, 4), 1, 1, False),
-    # Iterators with threads: 2048 bytes, GRAIN elements of the result, 1 MiB, no input of GRAIN.
+    # Iterators with threads: 2048 bytes, GRAIN elements of the result, no input of GRAIN.
     (lambda: ones(64, 512), 0, 2, True),
     (lambda: ones(64, 512), 0, 1, False),
     (lambda: ones(65, 513), 0, 2, False),
     (lambda: ones(64, 511), 0, 2, False),
     (lambda: ones(FEW, 521), 0, 2, False),
     (lambda: ones(512, 512), 0, 2, True),
-    (lambda: ones(513, 512), 0, 2, False),
+    (lambda: ones(513, 512), 0, 2, False),  # beyond 1 MiB: 512 bytes, 4 MiB
+    (lambda: ones(2049, 128), 0, 2, True),
+    (lambda: ones(2049, 129), 0, 2, False),
+    (lambda: ones(8192, 128), 0, 2, True),
+    (lambda: ones(8193, 128), 0, 2, False),
     (lambda: [*ones(70, 16), *ones(1, GRAIN - 1)], 0, 2, True),
     (lambda: [*ones(70, 16), *ones(1, GRAIN)], 0, 2, False),
     # Iterators without: any dtype but floating-point in many rows; 32 KiB, then 64 inputs of 1024 bytes.
@@ -464,6 +468,7 @@ EDGES: list[tuple[Callable[[], list[torch.Tensor]], int, int, bool]] = [
     (lambda: [*ones(1, 1000), *ones(700, 4)], 0, 1, False),
     (lambda: [*ones(70, 4), *ones(1, 1000)], 0, 1, True),
     (lambda: ones(2, 4, dtype=torch.int64), 0, 1, False),
+    (lambda: [*ones(1, 8, 511, dtype=torch.int64), *ones(1, 8, 1, dtype=torch.int64)], 1, 1, True),
 ]
 
 

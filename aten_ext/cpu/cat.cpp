@@ -33,7 +33,10 @@ constexpr int64_t kMostBytesSerial = 128;
 // Otherwise it sets up an iterator for each input: with threads because the result is large enough for them
 // (though no input is: below, one thread serves both),
 constexpr int64_t kMostBytesThreads = 2048;
-constexpr int64_t kMostBytesOfResult = int64_t{1} << 20;  // above, memory is the limit
+// of results that the cache holds; beyond those, smaller inputs, up to where memory is the limit.
+constexpr int64_t kMostBytesThreadsLarge = 512;
+constexpr int64_t kLargeResult = int64_t{1} << 20;
+constexpr int64_t kMostBytesOfResult = int64_t{1} << 22;
 // and without because of the dtype (token ids!) or a skipped input. Then a few inputs are enough, if the
 // result is so small that setting up is what it costs.
 constexpr int64_t kMostBytesIterator = 1024;
@@ -45,6 +48,14 @@ constexpr int64_t kLeastWidth = 1024;
 constexpr int64_t kMostWidth = 32768;
 
 // ---- rule --------------------------------------------------------------------------------------------
+
+// Bytes of an input, on average, up to which ours is faster, for 64 inputs and more.
+int64_t most_bytes(int64_t result_bytes, bool threads, bool serial, bool one_row) {
+  if (threads) {
+    return result_bytes > kLargeResult ? kMostBytesThreadsLarge : kMostBytesThreads;
+  }
+  return !serial ? kMostBytesIterator : one_row ? kMostBytesSerialOneRow : kMostBytesSerial;
+}
 
 const char* decline_by_size(const CatInputs& found, size_t listed) {
   const int64_t numel = found.numel();
@@ -62,11 +73,7 @@ const char* decline_by_size(const CatInputs& found, size_t listed) {
   if (found.count < kManyInputs) {
     return "few inputs";
   }
-  const int64_t most = threads   ? kMostBytesThreads
-                       : !serial ? kMostBytesIterator
-                       : one_row ? kMostBytesSerialOneRow
-                                 : kMostBytesSerial;
-  if (bytes > found.count * most || bytes > kMostBytesOfResult) {
+  if (bytes > found.count * most_bytes(bytes, threads, serial, one_row) || bytes > kMostBytesOfResult) {
     return "large inputs";
   }
   const int64_t largest = numel / found.size_at_dim * found.largest_at_dim;
@@ -81,17 +88,17 @@ const char* decline_by_first(const at::Tensor& first, int64_t listed, int64_t di
   const int64_t bytes = numel * static_cast<int64_t>(first.element_size());
   const bool one_row = dim == 0 || dim == -first.dim();
   if (listed < kManyInputs) {
-    return c10::isFloatingType(first.scalar_type()) || one_row || bytes * listed > kMostBytesOfSmallResult
+    // Two inputs are often one long and one short: tokens so far and the next one.
+    const int64_t result = listed == 2 ? bytes : bytes * listed;
+    return c10::isFloatingType(first.scalar_type()) || one_row || result > kMostBytesOfSmallResult
                ? "few inputs"
                : nullptr;
   }
   const bool threads = numel * listed >= at::internal::GRAIN_SIZE && at::get_num_threads() > 1;
   const bool serial = !threads && (one_row || c10::isFloatingType(first.scalar_type()));
-  const int64_t most = threads   ? kMostBytesThreads
-                       : !serial ? kMostBytesIterator
-                       : one_row ? kMostBytesSerialOneRow
-                                 : kMostBytesSerial;
-  return bytes > most || bytes * listed > kMostBytesOfResult ? "large inputs" : nullptr;
+  const int64_t result = bytes * listed;
+  return bytes > most_bytes(result, threads, serial, one_row) || result > kMostBytesOfResult ? "large inputs"
+                                                                                             : nullptr;
 }
 
 C10_ALWAYS_INLINE const char* decline_on_cpu(const at::ITensorListRef& tensors, int64_t dim,
