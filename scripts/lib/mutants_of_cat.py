@@ -45,8 +45,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: a large first input decides nothing",
         _CPU,
-        "return bytes > most || bytes * listed",
-        "return false && bytes > most && bytes * listed",
+        "return bytes > most_bytes(result, threads, serial, one_row) || ",
+        "return ",
+        _EDGES,
+    ),
+    (
+        "cat: the second of two is as long as the first",
+        _CPU,
+        "listed == 2 ? bytes : bytes * listed;",
+        "bytes * listed;",
         _EDGES,
     ),
     (
