@@ -140,6 +140,15 @@ def test_geometry_of_one(op: str, key: str, state: State, name: str, position: i
     check(op, key, state, "shapes or strides that differ between the lists", amsgrad=True)
 
 
+@pytest.mark.parametrize("name", LISTS[:4])
+def test_geometry_without_amsgrad(op: str, key: str, state: State, name: str) -> None:
+    """The rule then has other lists."""
+    state.max_exp_avg_sqs = []
+    check(op, key, state, "")
+    getattr(state, name)[1] = empty(4, 8)
+    check(op, key, state, "shapes or strides that differ between the lists")
+
+
 def test_strides_of_size_one_do_not_matter(op: str, key: str) -> None:
     """The index of each place in memory is the same, whatever the stride of a dimension of one."""
     state = make_state([(3, 1, 4)], device="meta", permutation=(2, 1, 0))

@@ -33,9 +33,12 @@ def test_mutant_fits_the_sources(mutant: object) -> None:
     assert (ROOT / file).read_text().count(old) == 1
     assert old != new and tests
     for test in tests:
-        path, _, function = test.partition("::")
+        path, *names = test.partition("[")[0].split("::")
         text = (ROOT / path).read_text()
-        assert not function or re.search(rf"^def {function}\(", text, re.MULTILINE), test
+        if len(names) == 2:  # a method: of the class itself, or of the suite that it inherits
+            assert re.search(rf"^class {names[0]}\(FusedStepTests\)", text, re.MULTILINE), test
+            text += (ROOT / "tests/fused_step_suite.py").read_text()
+        assert not names or re.search(rf"^ *def {names[-1]}\(", text, re.MULTILINE), test
 
 
 def test_there_are_enough() -> None:

@@ -25,6 +25,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/test_linear.py::test_tf32_allowed_declines_fp32_alone",),
     ),
     (
+        "linear: fp16 accumulation is not asked about",
+        _RULE,
+        "if (dtype == at::kHalf && context.allowFP16AccumulationCuBLAS()) {",
+        "if (false) {",
+        ("tests/test_linear.py::test_fp16_accumulation",),
+    ),
+    (
+        "linear: deterministic algorithms are not asked about",
+        _RULE,
+        "if (context.deterministicAlgorithms() && ",
+        "if (false && context.deterministicAlgorithms() && ",
+        ("tests/test_linear.py::test_deterministic",),
+    ),
+    (
         "linear: a bias is read with beta = 0",
         _RULE,
         "bias != nullptr && beta != 0",

@@ -1,0 +1,82 @@
+"""Mutants of cat: (name, file, old text, new text, tests that must notice).
+
+What no test can notice has none: copying a run twice, or beyond the column that is being filled, gives the
+same result.
+"""
+
+from __future__ import annotations
+
+_RULE = "aten_ext/cat_rule.h"
+_CPU = "aten_ext/cpu/cat.cpp"
+_TEST = "tests/test_cat.py"
+_EDGES = (f"{_TEST}::test_edges_on_cpu",)
+_RUNS = (f"{_TEST}::test_runs_of_every_length_on_cpu",)
+
+ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "cat: sizes beside the dimension may differ",
+        _RULE,
+        "fits = sizes[d] == expected[d] || ",
+        "fits = true || sizes[d] == expected[d] || ",
+        (f"{_TEST}::test_upstream_raises",),
+    ),
+    ("cat: empty vectors are not skipped", _RULE, "if (sizes[0] == 0) {", "if (false) {", _EDGES),
+    (
+        "cat: channels-last runs are those of contiguous tensors",
+        _RULE,
+        "channels_last && dim != 1 ? sizes[1] : 1;",
+        "1;",
+        (f"{_TEST}::test_channels_last",),
+    ),
+    (
+        "cat: out may share memory with an input",
+        _RULE,
+        "if (t.unsafeGetTensorImpl()",
+        "if (false && t.unsafeGetTensorImpl()",
+        (f"{_TEST}::test_out_that_an_input_shares_memory_with",),
+    ),
+    (
+        "cat: out of any dtype is filled",
+        _RULE,
+        "if (out.scalar_type() != found.dtype) {",
+        "if (false) {",
+        (f"{_TEST}::test_declined_out",),
+    ),
+    (
+        "cat: a large first input decides nothing",
+        _CPU,
+        "return bytes > most_bytes(result, threads, serial, one_row) || ",
+        "return ",
+        _EDGES,
+    ),
+    (
+        "cat: the second of two is as long as the first",
+        _CPU,
+        "listed == 2 ? bytes : bytes * listed;",
+        "bytes * listed;",
+        _EDGES,
+    ),
+    (
+        "cat: 64 inputs are few to the first one",
+        _CPU,
+        "if (listed < kManyInputs) {",
+        "if (listed <= kManyInputs) {",
+        _EDGES,
+    ),
+    (
+        "cat: a column starts at its first input's beginning",
+        _CPU,
+        "row * run + (at - input->begin)",
+        "row * run",
+        _RUNS,
+    ),
+    ("cat: every row is the first", _CPU, "input->data + row * run + ", "input->data + 0 * run + ", _RUNS),
+    ("cat: the end of a run is not copied", _CPU, "move(Block{}, n - 16);", "", _RUNS),
+    (
+        "cat: a vector reads on past the end of a run",
+        "aten_ext/cuda/cat.cu",
+        "left < static_cast<Offset>(16 - filled) ? static_cast<int>(left) : 16 - filled;",
+        "left < 0 ? 0 : 16 - filled;",
+        ("tests/test_cat_on_host.py::test_every_phase",),
+    ),
+)

@@ -1,0 +1,45 @@
+"""Mutants of the GRU's rule and policy: (name, file, old text, new text, tests that must notice).
+
+Both are compiled in a CPU build too.
+"""
+
+from __future__ import annotations
+
+_RULE = "aten_ext/cuda/cudnn_rnn.cpp"
+_PLAN = "aten_ext/cuda/gru_plan.cpp"
+_TEST = "tests/test_gru.py"
+_DECLINES = (f"{_TEST}::test_declines",)
+
+ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    ("gru: training is taken", _RULE, "if (train) {", "if (false) {", _DECLINES),
+    ("gru: packed sequences are taken", _RULE, "if (!batch_sizes.empty()) {", "if (false) {", _DECLINES),
+    ("gru: weights may have gaps", _RULE, "if (!w.is_contiguous()) {", "if (false) {", _DECLINES),
+    (
+        "gru: deeper layers read the input's columns",
+        _RULE,
+        "first_layer ? input.size(2) : directions * hidden;",
+        "input.size(2) + 0 * (first_layer + directions);",
+        (f"{_TEST}::test_runs",),
+    ),
+    (
+        "gru: a group has one row too many",
+        _PLAN,
+        "return plan.rows <= most ? nullptr",
+        "return plan.rows <= most + 1 ? nullptr",
+        (f"{_TEST}::test_policy_edges",),
+    ),
+    (
+        "gru: a step of one row too many",
+        _PLAN,
+        "if (sizes.batch > kStepGemmRows) {",
+        "if (sizes.batch > kStepGemmRows + 1) {",
+        (f"{_TEST}::test_policy_edges",),
+    ),
+    (
+        "gru: a large projection is done in fp32",
+        _PLAN,
+        "* sizes.directions > kProjectionFlops) {",
+        "* sizes.directions > 1e30) {",
+        (f"{_TEST}::test_tf32_decides_too",),
+    ),
+)

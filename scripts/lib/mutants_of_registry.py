@@ -1,0 +1,113 @@
+"""Mutants of the registry, of loading and of the generated entries: (name, file, old, new, tests)."""
+
+from __future__ import annotations
+
+_ADAM = "tests/test_fused_adam.py"
+_REGISTRY = "tests/test_registry.py"
+_LOAD = "tests/test_load.py"
+_FAULTS = "tests/test_faults.py"
+_ENVIRONMENT = "tests/test_environment.py"
+
+ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "unknown names in the environment are accepted",
+        "aten_ext/registry.cpp",
+        "if (count_matching(pattern) == 0) {",
+        "if (false) {",
+        (
+            f"{_REGISTRY}::test_environment_that_makes_no_sense",
+            f"{_ENVIRONMENT}::test_rubbish_in_the_environment",
+        ),
+    ),
+    (
+        "rubbish in ATEN_EXT is 0",
+        "aten_ext/registry.cpp",
+        """if (value != "0") {""",
+        "if (false) {",
+        (f"{_ENVIRONMENT}::test_rubbish_in_the_environment",),
+    ),
+    (
+        "equal reasons are told apart",
+        "aten_ext/registry.h",
+        "if (seen == reason) {",
+        "if (false) {",
+        (f"{_REGISTRY}::test_declines_are_added_up_by_reason",),
+    ),
+    (
+        "disabled calls are not counted",
+        "aten_ext/registry.h",
+        "disabled_.fetch_add(1, std::memory_order_relaxed);",
+        "",
+        (f"{_REGISTRY}::test_disable_and_enable_flip_the_route",),
+    ),
+    (
+        "calls are counted with a lost update",
+        "aten_ext/registry.h",
+        "ran_.fetch_add(1, std::memory_order_relaxed);",
+        "ran_.store(ran_.load() + 1);",
+        (f"{_FAULTS}::test_counting_loses_nothing",),
+    ),
+    (
+        "reset keeps what ran",
+        "aten_ext/registry.cpp",
+        "ran_.store(0, std::memory_order_relaxed);",
+        "",
+        (f"{_REGISTRY}::test_counts_by_key_and_reset",),
+    ),
+    (
+        "any torch will do",
+        "aten_ext/load_guard.cpp",
+        "if (major == TORCH_VERSION_MAJOR && minor == TORCH_VERSION_MINOR) {",
+        "if (true) {",
+        (f"{_LOAD}::test_library_looks_at_the_version_itself",),
+    ),
+    (
+        "ATEN_EXT=0 registers all the same",
+        "aten_ext/load_guard.cpp",
+        "decided.active = wanted && decided.error.empty();",
+        "decided.active = (true || wanted) && decided.error.empty();",
+        (f"{_REGISTRY}::test_nothing_is_registered_with_aten_ext_0",),
+    ),
+    (
+        "loading warns",
+        "aten_ext/load_guard.cpp",
+        "c10::WarningUtils::set_warning_handler(&silent_handler());",
+        "(void)silent_handler();",
+        (f"{_LOAD}::test_import_is_silent",),
+    ),
+    (
+        "warnings stay silent after loading",
+        "aten_ext/load_guard.cpp",
+        "c10::WarningUtils::set_warning_handler(saved_handler);",
+        "(void)saved_handler;",
+        (f"{_LOAD}::test_torchs_own_warning_is_left_to_others",),
+    ),
+    (
+        "entries do not ask whether they are on",
+        "scripts/codegen.py",
+        "if (C10_UNLIKELY(!self_.enabled.load(std::memory_order_relaxed))) {{",
+        "if (false) {{",
+        (f"{_ADAM}::test_disabled_is_counted",),
+    ),
+    (
+        "entries do not ask the rule",
+        "scripts/codegen.py",
+        "if (const char* reason_ = {override.rule(with_cuda)}) {{",
+        "if (const char* reason_ = nullptr) {{",
+        (f"{_ADAM}::test_decline_is_upstream",),
+    ),
+    (
+        "entries at CUDA do not ask for code for the GPU",
+        "scripts/codegen.py",
+        """if self.key != "CUDA" or not with_cuda:""",
+        "if True:",
+        ("tests/test_codegen.py::test_entries_at_cuda_ask_for_code_for_the_gpu",),
+    ),
+    (
+        "a truncated library is opened",
+        "python/aten_ext/_load.py",
+        "if path.stat().st_size < max(ends, default=0):",
+        "if False:",
+        (f"{_ENVIRONMENT}::test_spoilt_kernels",),
+    ),
+)

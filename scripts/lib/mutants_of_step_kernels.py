@@ -1,0 +1,280 @@
+"""Mutants of the kernels of the fused optimizer steps and of foreach_add: (name, file, old, new, tests).
+
+CUDA kernels run on the CPU, thread by thread, in the tests named here (tests/device_on_host). Left out: the
+early return of for_all_units for a list without rows. Without it the kernel reads one row in front of an
+array and does nothing with it, which AddressSanitizer sees (scripts/sanitize) but no test.
+"""
+
+from __future__ import annotations
+
+_ADAM = "tests/test_fused_adam.py"
+_SGD = "tests/test_fused_sgd.py::TestFusedSgd"
+_ADAGRAD = "tests/test_fused_adagrad.py::TestFusedAdagrad"
+_ADD = "tests/test_foreach_add.py"
+_ADAM_ON_HOST = "tests/test_fused_adam_on_host.py"
+_STEPS_ON_HOST = "tests/test_fused_steps_on_host.py"
+
+_CPU = "aten_ext/cpu/fused_adam.cpp"
+_CPU_LIST = "aten_ext/cpu/tensor_list.h"
+_UNITS = "aten_ext/cpu/kernel/update_units.h"
+_ADAM_KERNEL = "aten_ext/cpu/fused_adam_kernel.cpp"
+_SGD_KERNEL = "aten_ext/cpu/fused_sgd_kernel.cpp"
+_ADAGRAD_KERNEL = "aten_ext/cpu/fused_adagrad_kernel.cpp"
+_CUDA_LIST = "aten_ext/cuda/device/tensor_list.cuh"
+_CUDA_LAUNCH = "aten_ext/cuda/tensor_list_launch.cuh"
+
+_DTYPES = (f"{_ADAM}::test_every_dtype",)
+_UPSTREAM = (f"{_ADAM}::test_step_matches_upstream",)
+_MANY_SMALL = (f"{_ADAM}::test_one_large_among_many_small",)
+_COPY_ON_WRITE = (f"{_ADAM}::test_copy_on_write_tensors",)
+_SGD_UPSTREAM = (f"{_SGD}::test_step_matches_upstream",)
+_SGD_DTYPES = (f"{_SGD}::test_every_dtype",)
+_ADAGRAD_DTYPES = (f"{_ADAGRAD}::test_every_dtype",)
+_MARGINS_ON_HOST = (f"{_ADAM_ON_HOST}::test_nothing_beside_a_tensor_is_written",)
+_PARITY_ON_HOST = (f"{_ADAM_ON_HOST}::test_parity",)
+
+ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    # ---- CPU: over what ----
+    (
+        "runs without AVX2",
+        _CPU,
+        "if (!supported) {",
+        "if (false) {",
+        ("tests/test_fused_adam_rules.py::test_cpu_without_avx2",),
+    ),
+    (
+        "found_inf is ignored",
+        _CPU,
+        "*found_inf->const_data_ptr<float>() == 1.0f",
+        "false",
+        (f"{_ADAM}::test_found_inf_changes_nothing",),
+    ),
+    (
+        "gradients are always written",
+        _CPU,
+        "const_cast<void*>(grads[i].const_data_ptr());",
+        "grads[i].mutable_data_ptr();",
+        _COPY_ON_WRITE,
+    ),
+    (
+        "parameters are written behind copy-on-write's back",
+        _CPU,
+        "= params[i].mutable_data_ptr();",
+        "= const_cast<void*>(params[i].const_data_ptr());",
+        _COPY_ON_WRITE,
+    ),
+    (
+        "grad_scale is 1",
+        _CPU,
+        "p.grad_scale = p.has_grad_scale ? *grad_scale->const_data_ptr<float>() : 1.0f;",
+        "p.grad_scale = 1.0f;",
+        (f"{_ADAM}::test_grad_scaler", *_UPSTREAM),
+    ),
+    (
+        "a last partial unit is forgotten",
+        _CPU_LIST,
+        "units += (numel * element_size + kUnitBytes - 1) / kUnitBytes;",
+        "units += numel * element_size / kUnitBytes;",
+        _DTYPES,
+    ),
+    (
+        "a parameter given twice is stepped at once",
+        _CPU_LIST,
+        " || has_duplicate(list.tensors)",
+        " || (false && has_duplicate(list.tensors))",
+        (f"{_ADAM}::test_same_parameter_twice",),
+    ),
+    # ---- CPU: the loop of every step ----
+    ("the tail is left out", _UNITS, "if (at < to) {", "if (false) {", _DTYPES),
+    ("the tail rounds as the body", _UNITS, "update_vector<T, true>(", "update_vector<T, false>(", _DTYPES),
+    (
+        "the tail is a whole vector",
+        _UNITS,
+        "for (; at + kVector <= to; at += kVector) {",
+        "for (; at < to; at += kVector) {",
+        (f"{_ADAM}::test_nothing_beside_a_tensor_is_written",),
+    ),
+    (
+        "a thread starts at the tensor after its own",
+        _UNITS,
+        "begin, starts_after) - 1;",
+        "begin, starts_after);",
+        _DTYPES,
+    ),
+    (
+        "a thread starts at its tensor's beginning",
+        _UNITS,
+        "std::max<int64_t>(begin - tensor->first_unit, 0) * kElementsPerUnit;",
+        "0 * begin;",
+        _MANY_SMALL,
+    ),
+    (
+        "a thread ends at its tensor's end",
+        _UNITS,
+        "std::min((end - tensor->first_unit) * kElementsPerUnit, tensor->numel);",
+        "tensor->numel;",
+        _MANY_SMALL,
+    ),
+    (
+        "all tensors have the first one's step",
+        _UNITS,
+        "if (tensor->step != count_of_steps) {",
+        "if (false) {",
+        _UPSTREAM,
+    ),
+    (
+        "unscaled fp32 gradients are not written back",
+        _UNITS,
+        "x[kGrad].store(data[kGrad], count);",
+        "",
+        _UPSTREAM,
+    ),
+    (
+        "unscaled 16-bit gradients are not written back",
+        _UNITS,
+        "at::vec::convert_from_float<T>(low[kGrad], high[kGrad]).store(data[kGrad], count);",
+        "",
+        _UPSTREAM,
+    ),
+    # ---- CPU: the formulas ----
+    (
+        "lerp has one branch",
+        _ADAM_KERNEL,
+        "const bool from_grad = !(std::abs(weight) < Op(0.5));",
+        "const bool from_grad = false;",
+        _UPSTREAM,
+    ),
+    (
+        "amsgrad divides by the latest second moment",
+        _ADAM_KERNEL,
+        "second_moment = x[kMaxExpAvgSq];",
+        "second_moment = x[kExpAvgSq];",
+        _DTYPES,
+    ),
+    ("maximize is ignored", _ADAM_KERNEL, "if (maximize) {", "if (false) {", _UPSTREAM),
+    ("no decay in AdamW", _ADAM_KERNEL, "x[kParam] = x[kParam] * weight_decay;", "", _DTYPES),
+    (
+        "sgd: the tail rounds as the body",
+        _SGD_KERNEL,
+        "return tail ? at::vec::fmadd(",
+        "return false ? at::vec::fmadd(",
+        _SGD_DTYPES,
+    ),
+    (
+        "sgd: a first step with nesterov reads the buffer",
+        _SGD_KERNEL,
+        "kFirst = momentum_ == Momentum::First || momentum_ == Momentum::FirstNesterov;",
+        "kFirst = momentum_ == Momentum::First;",
+        _SGD_UPSTREAM,
+    ),
+    (
+        "sgd: dampening is ignored",
+        _SGD_KERNEL,
+        "one_minus_dampening(Op(1 - p.dampening))",
+        "one_minus_dampening(Op(1))",
+        _SGD_UPSTREAM,
+    ),
+    (
+        "adagrad: the first step decays already",
+        _ADAGRAD_KERNEL,
+        "std::fma(step - 1.0, p.lr_decay, 1.0)",
+        "std::fma(step, p.lr_decay, 1.0)",
+        _ADAGRAD_DTYPES,
+    ),
+    (
+        "adagrad: the tail's scalars are those of the body",
+        _ADAGRAD_KERNEL,
+        "if constexpr (tail && kIs16Bit<T>) {",
+        "if constexpr (false) {",
+        _ADAGRAD_DTYPES,
+    ),
+    (
+        "foreach_add: versions are not counted",
+        "aten_ext/cpu/foreach_add.cpp",
+        "if (counts_versions) {",
+        "if (false) {",
+        (f"{_ADD}::test_autograd_notices_the_change",),
+    ),
+    (
+        "foreach_add: versions are counted twice",
+        "aten_ext/cpu/foreach_add.cpp",
+        "if (counts_versions) {",
+        "if (true) {",
+        (f"{_ADD}::test_versions_that_a_caller_counts_itself",),
+    ),
+    # ---- CUDA ----
+    (
+        "a block goes past its tensor's end",
+        _CUDA_LIST,
+        "const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;",
+        "const uint32_t count = left < 0 ? 0u : chunk;",
+        _MARGINS_ON_HOST,
+    ),
+    (
+        "a ragged end is whole vectors",
+        _CUDA_LIST,
+        "bool vectors = count % kVector == 0;",
+        "bool vectors = true;",
+        _MARGINS_ON_HOST,
+    ),
+    (
+        "a thread stores past the end",
+        _CUDA_LIST,
+        "if (is_written(list) && at < count) {",
+        "if (is_written(list)) {",
+        _MARGINS_ON_HOST,
+    ),
+    (
+        "a tensor's first block is the one before's",
+        _CUDA_LIST,
+        "if (args.first_block[middle] <= block) {",
+        "if (args.first_block[middle] < block) {",
+        _PARITY_ON_HOST,
+    ),
+    (
+        "found_inf is ignored by whole vectors",
+        _CUDA_LIST,
+        """      }
+    }
+    if (s.found_inf != nullptr && *s.found_inf == 1.0f) {""",
+        """      }
+    }
+    if (s.found_inf != nullptr && *s.found_inf == 2.0f) {""",
+        (f"{_ADAM_ON_HOST}::test_found_inf_changes_nothing",),
+    ),
+    (
+        "a last partial chunk has no block",
+        _CUDA_LAUNCH,
+        "blocks += (tensors[i].numel + chunk - 1) / chunk;",
+        "blocks += tensors[i].numel / chunk;",
+        _PARITY_ON_HOST,
+    ),
+    (
+        "every launch takes the first tensors",
+        _CUDA_LAUNCH,
+        "describe_tensors<Optimizer>(args, tensors + from, count,",
+        "describe_tensors<Optimizer>(args, tensors, count,",
+        (f"{_ADAM_ON_HOST}::test_lists_of_any_length",),
+    ),
+    (
+        "the two bias corrections are swapped",
+        "aten_ext/cuda/fused_adam.cu",
+        "pow(threadIdx.x % 2 == 0 ?",
+        "pow(threadIdx.x % 2 == 1 ?",
+        _PARITY_ON_HOST,
+    ),
+    (
+        "empty tensors are passed to the kernel",
+        "aten_ext/cuda/fused_adam.cpp",
+        "if (numel == 0) {",
+        "if (false) {",
+        _MARGINS_ON_HOST,
+    ),
+    (
+        "foreach_add: a last partial block is left out",
+        "aten_ext/cuda/foreach_add.cu",
+        "(args.count + kThreads - 1) / kThreads",
+        "args.count / kThreads",
+        (f"{_STEPS_ON_HOST}::test_step_counters",),
+    ),
+)

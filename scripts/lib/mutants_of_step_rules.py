@@ -1,0 +1,267 @@
+"""Mutants of the rules of the fused optimizer steps and of foreach_add: (name, file, old, new, tests).
+
+Each leaves out one condition. The rules of CUDA are compiled in a CPU build too.
+"""
+
+from __future__ import annotations
+
+_RULES = "tests/test_fused_adam_rules.py"
+_SGD = "tests/test_fused_sgd.py"
+_ADAGRAD = "tests/test_fused_adagrad.py"
+_ADD = "tests/test_foreach_add.py"
+
+_LISTS = "aten_ext/tensor_list_args.h"
+_ADAM_ARGS = "aten_ext/fused_adam_args.h"
+_CHECKS = "aten_ext/checks.h"
+_ADD_ARGS = "aten_ext/foreach_add_args.h"
+
+_LENGTHS = (f"{_RULES}::test_lengths",)
+_DTYPE_OF_ONE = (f"{_RULES}::test_dtype_of_one",)
+_GEOMETRY_OF_ONE = (f"{_RULES}::test_geometry_of_one",)
+_STEP = (f"{_RULES}::test_step",)
+_SCALE = (f"{_RULES}::test_scale",)
+_LR = (f"{_RULES}::test_lr",)
+_HOST_LR = (f"{_RULES}::test_lr_on_the_host_that_is_no_number",)
+
+ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    # ---- every fused step ----
+    ("empty lists are taken", _LISTS, "if (count == 0) {", "if (false) {", (f"{_RULES}::test_no_tensors",)),
+    ("gradients may be fewer", _LISTS, "grads.size() == count && ", "", _LENGTHS),
+    (
+        "states may be fewer",
+        _LISTS,
+        "same_lengths && state.size() == count;",
+        "same_lengths && (true || state.size() == count);",
+        _LENGTHS,
+    ),
+    ("steps may be fewer", _LISTS, "(steps == nullptr || ", "(true || ", _LENGTHS),
+    (
+        "every dtype is taken",
+        _LISTS,
+        "if (!is_floating_dtype(params[0].scalar_type())) {",
+        "if (false) {",
+        (f"{_RULES}::test_dtype_of_all",),
+    ),
+    (
+        "dtypes may differ",
+        _LISTS,
+        "if (t.dtype() != dtype) {",
+        "if (t.dtype() != dtype && !t.defined()) {",
+        _DTYPE_OF_ONE,
+    ),
+    (
+        "devices may differ",
+        _LISTS,
+        "if (t.device() != device) {",
+        "if (false && t.device() != device) {",
+        (f"{_RULES}::test_device_of_one",),
+    ),
+    ("gaps are taken", _LISTS, "if (!is_dense(t)) {", "if (false) {", (f"{_RULES}::test_one_not_dense",)),
+    (
+        "shapes may differ",
+        _LISTS,
+        "return same_geometry(param, t) ? nullptr",
+        "return true || same_geometry(param, t) ? nullptr",
+        _GEOMETRY_OF_ONE,
+    ),
+    (
+        "only the first of each list is looked at",
+        _LISTS,
+        "for (size_t i = 0; i < count; ++i) {",
+        "for (size_t i = 0; i < 1; ++i) {",
+        _DTYPE_OF_ONE,
+    ),
+    (
+        "steps are not looked at",
+        _LISTS,
+        "if (steps != nullptr && !is_float_scalar(",
+        "if (false && !is_float_scalar(",
+        _STEP,
+    ),
+    (
+        "grad_scale is not looked at",
+        _LISTS,
+        "!is_float_scalar_or_none(grad_scale, device) || ",
+        "(false && !is_float_scalar_or_none(grad_scale, device)) || ",
+        _SCALE,
+    ),
+    (
+        "found_inf is not looked at",
+        _LISTS,
+        " || !is_float_scalar_or_none(found_inf, device)",
+        " || (false && !is_float_scalar_or_none(found_inf, device))",
+        _SCALE,
+    ),
+    ("any learning rate", _LISTS, "return is_number(lr, device) ?", "return true ?", _LR),
+    (
+        "any tensor on the host is a learning rate",
+        _LISTS,
+        "lr.is_cpu() && is_number(lr, lr.device())",
+        "lr.is_cpu()",
+        _HOST_LR,
+    ),
+    (
+        "a learning rate of any dtype on the device",
+        _LISTS,
+        "return is_float_scalar(lr, device)",
+        "return is_number(lr, device)",
+        _LR,
+    ),
+    (
+        "fp16 is taken for bf16",
+        _LISTS,
+        "return FloatingDtype::Half;",
+        "return FloatingDtype::BFloat16;",
+        ("tests/test_fused_adam.py::test_every_dtype",),
+    ),
+    # ---- which lists an optimizer has ----
+    (
+        "fifth list of any length",
+        _ADAM_ARGS,
+        "!max_exp_avg_sqs.empty()",
+        "false",
+        (f"{_RULES}::test_fifth_list_without_amsgrad",),
+    ),
+    (
+        "first moments are not looked at",
+        _ADAM_ARGS,
+        "{exp_avgs, exp_avg_sqs, max_exp_avg_sqs}",
+        "{exp_avg_sqs, max_exp_avg_sqs}",
+        _LENGTHS,
+    ),
+    (
+        "second moments are not looked at",
+        _ADAM_ARGS,
+        "{exp_avgs, exp_avg_sqs, max_exp_avg_sqs}",
+        "{exp_avgs, max_exp_avg_sqs}",
+        _GEOMETRY_OF_ONE,
+    ),
+    (
+        "fifth list is not looked at",
+        _ADAM_ARGS,
+        "{exp_avgs, exp_avg_sqs, max_exp_avg_sqs}",
+        "{exp_avgs, exp_avg_sqs}",
+        _DTYPE_OF_ONE,
+    ),
+    (
+        "second moments are not looked at without amsgrad",
+        _ADAM_ARGS,
+        "{exp_avgs, exp_avg_sqs}, &steps",
+        "{exp_avgs}, &steps",
+        (f"{_RULES}::test_geometry_without_amsgrad",),
+    ),
+    (
+        "the learning rate is looked at without a parameter",
+        "aten_ext/cuda/fused_adam.cpp",
+        "return reason != nullptr ? reason : decline_cuda_lr(",
+        "return false ? reason : decline_cuda_lr(",
+        (f"{_RULES}::test_first_rule_of_tensor_lr_is_that_of_the_lists", f"{_RULES}::test_lengths"),
+    ),
+    (
+        "sgd: buffers are taken without momentum",
+        "aten_ext/fused_sgd_args.h",
+        "!momentum_buffers.empty()",
+        "false",
+        (f"{_SGD}::test_buffers_without_momentum",),
+    ),
+    (
+        "sgd: 16 bits are taken on CPU",
+        "aten_ext/cpu/fused_sgd.cpp",
+        "return dtype == at::kHalf || dtype == at::kBFloat16",
+        "return false && dtype == at::kHalf",
+        (f"{_SGD}::test_16_bit_is_upstreams_on_cpu",),
+    ),
+    (
+        "adagrad: sums are not looked at",
+        "aten_ext/fused_adagrad_args.h",
+        "{state_sums}",
+        "{}",
+        (f"{_ADAGRAD}::TestFusedAdagrad::test_decline_is_upstream[short_states]",),
+    ),
+    (
+        "adagrad: steps are not looked at",
+        "aten_ext/fused_adagrad_args.h",
+        "&steps",
+        "nullptr",
+        (f"{_ADAGRAD}::test_float64_step",),
+    ),
+    # ---- predicates that rules share ----
+    (
+        "gaps and overlaps are dense",
+        _CHECKS,
+        " && t.is_non_overlapping_and_dense()",
+        "",
+        (f"{_RULES}::test_one_not_dense",),
+    ),
+    (
+        "ranks may differ",
+        _CHECKS,
+        "if (sizes.size() != other.size()) {",
+        "if (sizes.size() > other.size()) {",
+        _GEOMETRY_OF_ONE,
+    ),
+    (
+        "sizes may differ",
+        _CHECKS,
+        "if (sizes[d] != other[d]) {",
+        "if (false && sizes[d] != other[d]) {",
+        _GEOMETRY_OF_ONE,
+    ),
+    (
+        "one contiguous tensor is enough",
+        _CHECKS,
+        "a.is_contiguous() && b.is_contiguous()",
+        "a.is_contiguous() || b.is_contiguous()",
+        _GEOMETRY_OF_ONE,
+    ),
+    (
+        "strides of size 1 matter",
+        _CHECKS,
+        "sizes[d] != 1 && a.strides()",
+        "a.strides()",
+        (f"{_RULES}::test_strides_of_size_one_do_not_matter",),
+    ),
+    (
+        "scalars of any dtype",
+        _CHECKS,
+        "t.scalar_type() == at::kFloat && t.numel() == 1",
+        "t.numel() == 1",
+        _STEP,
+    ),
+    (
+        "scalars of any length",
+        _CHECKS,
+        "at::kFloat && t.numel() == 1 && t.device() == device &&",
+        "at::kFloat && t.device() == device &&",
+        _STEP,
+    ),
+    (
+        "scalars anywhere",
+        _CHECKS,
+        "at::kFloat && t.numel() == 1 && t.device() == device &&",
+        "at::kFloat && t.numel() == 1 && (true || t.device() == device) &&",
+        _SCALE,
+    ),
+    (
+        "numbers of any length",
+        _CHECKS,
+        "return t.defined() && t.numel() == 1 && t.device()",
+        "return t.defined() && t.device()",
+        (*_LR, *_HOST_LR),
+    ),
+    # ---- foreach_add ----
+    (
+        "foreach_add: inference tensors are taken",
+        _ADD_ARGS,
+        "if (t.is_inference()) {",
+        "if (false) {",
+        (f"{_ADD}::test_decline_is_upstream",),
+    ),
+    (
+        "foreach_add: a number beyond float32 is taken",
+        _ADD_ARGS,
+        "return std::isfinite(value) && ",
+        "return false && ",
+        (f"{_ADD}::test_decline_is_upstream",),
+    ),
+)
