@@ -345,6 +345,8 @@ def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
+    if "--plot" in arguments:
+        pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it measured"))
     assert main(["bench", *arguments]) == 2
