@@ -97,6 +97,22 @@ C10_ALWAYS_INLINE const char* decline_tensor_lists(at::TensorList params, at::Te
   return nullptr;
 }
 
+// Fills the kernel's list: a row for each parameter that has elements. `add(i, numel)` makes the row of
+// parameter i, with all but the first two lists of every optimizer (kParam and kGrad), which are noted here.
+template <typename AddRow>
+void add_rows(at::TensorList params, at::TensorList grads, bool unscales, const AddRow& add) {
+  for (size_t i = 0; i < params.size(); ++i) {
+    const int64_t numel = params[i].numel();
+    if (numel == 0) {
+      continue;
+    }
+    auto& row = add(i, numel);
+    row.data[0] = params[i].mutable_data_ptr();
+    // Read only, unless it is unscaled: a copy-on-write gradient is then not copied.
+    row.data[1] = unscales ? grads[i].mutable_data_ptr() : const_cast<void*>(grads[i].const_data_ptr());
+  }
+}
+
 // Where the one float32 is, or nullptr for none.
 inline const float* float_pointer(const std::optional<at::Tensor>& t) {
   return t.has_value() ? t->const_data_ptr<float>() : nullptr;

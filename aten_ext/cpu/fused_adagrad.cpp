@@ -36,19 +36,12 @@ void run_fused_adagrad(at::TensorList params, at::TensorList grads, at::TensorLi
   const int64_t element_size = params[0].element_size();
   cpu::TensorListOf<cpu::kAdagradLists> list;
   list.tensors.reserve(params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    const int64_t numel = params[i].numel();
-    if (numel == 0) {
-      continue;
-    }
+  add_rows(params, grads, grad_scale.has_value(), [&](size_t i, int64_t numel) -> auto& {
     auto& row = list.add(numel, element_size);
-    row.data[cpu::kParam] = params[i].mutable_data_ptr();
-    // Read only, unless it is unscaled: a copy-on-write gradient is then not copied.
-    row.data[cpu::kGrad] =
-        grad_scale.has_value() ? grads[i].mutable_data_ptr() : const_cast<void*>(grads[i].const_data_ptr());
     row.data[cpu::kStateSum] = state_sums[i].mutable_data_ptr();
     row.step = *static_cast<const float*>(steps[i].const_data_ptr());
-  }
+    return row;
+  });
 
   FusedAdagradParams p{};
   p.tensors = list.tensors.data();

@@ -40,21 +40,14 @@ void run_fused_adam(at::TensorList params, at::TensorList grads, at::TensorList 
   const int64_t element_size = params[0].element_size();
   cpu::TensorListOf<cpu::kAdamLists> list;
   list.tensors.reserve(params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    const int64_t numel = params[i].numel();
-    if (numel == 0) {
-      continue;
-    }
+  add_rows(params, grads, grad_scale.has_value(), [&](size_t i, int64_t numel) -> auto& {
     auto& row = list.add(numel, element_size);
-    row.data[cpu::kParam] = params[i].mutable_data_ptr();
-    // Read only, unless it is unscaled: a copy-on-write gradient is then not copied.
-    row.data[cpu::kGrad] =
-        grad_scale.has_value() ? grads[i].mutable_data_ptr() : const_cast<void*>(grads[i].const_data_ptr());
     row.data[cpu::kExpAvg] = exp_avgs[i].mutable_data_ptr();
     row.data[cpu::kExpAvgSq] = exp_avg_sqs[i].mutable_data_ptr();
     row.data[cpu::kMaxExpAvgSq] = scalars.amsgrad ? max_exp_avg_sqs[i].mutable_data_ptr() : nullptr;
     row.step = *static_cast<const float*>(steps[i].const_data_ptr());
-  }
+    return row;
+  });
 
   FusedAdamParams p{};
   p.tensors = list.tensors.data();

@@ -39,20 +39,13 @@ void run_fused_adagrad(at::TensorList params, at::TensorList grads, at::TensorLi
   const c10::cuda::CUDAGuard guard(params[0].device());
   std::vector<cuda::FlatTensors<cuda::kAdagradLists>> tensors;
   tensors.reserve(params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    const int64_t numel = params[i].numel();
-    if (numel == 0) {
-      continue;
-    }
+  add_rows(params, grads, grad_scale.has_value(), [&](size_t i, int64_t numel) -> auto& {
     auto& row = tensors.emplace_back();
-    row.data[cuda::kParam] = params[i].mutable_data_ptr();
-    // Read only, unless it is unscaled: a copy-on-write gradient is then not copied.
-    row.data[cuda::kGrad] =
-        grad_scale.has_value() ? grads[i].mutable_data_ptr() : const_cast<void*>(grads[i].const_data_ptr());
+    row.numel = numel;
     row.data[cuda::kStateSum] = state_sums[i].mutable_data_ptr();
     row.step = static_cast<const float*>(steps[i].const_data_ptr());
-    row.numel = numel;
-  }
+    return row;
+  });
 
   cuda::FusedAdagradParams p{};
   p.tensors = tensors.data();

@@ -84,7 +84,6 @@ struct Adam {
   static constexpr bool kSteps = true;
   static constexpr int kVectorsPerThread = cuda::kVectorsPerThread<T>;
   static constexpr int kMaxThreads = cuda::kMaxThreads<T, amsgrad>;
-  static constexpr int kMinBlocksPerSM = cuda::kMinBlocksPerSM<T, amsgrad>;
 
   // Computed once by each thread while its loads are under way. The two powers are long (bf16: 10 % of the
   // time when both were computed by all): even lanes compute one, odd lanes the other.
@@ -155,17 +154,8 @@ cudaError_t launch_dtype(const FusedAdamParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_fused_adam(const FusedAdamParams& params, cudaStream_t stream) {
-  switch (params.dtype) {
-    case FloatingDtype::Float:
-      return launch_dtype<float>(params, stream);
-    case FloatingDtype::Double:
-      return launch_dtype<double>(params, stream);
-    case FloatingDtype::BFloat16:
-      return launch_dtype<__nv_bfloat16>(params, stream);
-    case FloatingDtype::Half:
-      return launch_dtype<__half>(params, stream);
-  }
-  return cudaErrorInvalidValue;
+  return launch_for_dtype(params.dtype,
+                          [&](auto zero) { return launch_dtype<decltype(zero)>(params, stream); });
 }
 
 }  // namespace aten_ext::cuda

@@ -54,21 +54,14 @@ void run_fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList m
   const c10::cuda::CUDAGuard guard(params[0].device());
   std::vector<cuda::FlatTensors<cuda::kSgdLists>> tensors;
   tensors.reserve(params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    const int64_t numel = params[i].numel();
-    if (numel == 0) {
-      continue;
-    }
+  add_rows(params, grads, grad_scale.has_value(), [&](size_t i, int64_t numel) -> auto& {
     auto& row = tensors.emplace_back();
-    row.data[cuda::kParam] = params[i].mutable_data_ptr();
-    // Read only, unless it is unscaled: a copy-on-write gradient is then not copied.
-    row.data[cuda::kGrad] =
-        grad_scale.has_value() ? grads[i].mutable_data_ptr() : const_cast<void*>(grads[i].const_data_ptr());
+    row.numel = numel;
     row.data[cuda::kMomentumBuffer] =
         scalars.momentum != 0 ? momentum_buffers[i].mutable_data_ptr() : nullptr;
     row.step = nullptr;
-    row.numel = numel;
-  }
+    return row;
+  });
 
   cuda::FusedSgdParams p{};
   p.tensors = tensors.data();

@@ -67,7 +67,6 @@ struct Sgd {
   static constexpr bool kSteps = false;
   static constexpr int kVectorsPerThread = 1;
   static constexpr int kMaxThreads = 256;
-  static constexpr int kMinBlocksPerSM = cuda::kMinBlocksPerSM<T, has_momentum>;
 
   static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* /*step*/) {
     return {s.lr_pointer != nullptr ? static_cast<Op>(*s.lr_pointer) : s.lr,
@@ -123,17 +122,8 @@ cudaError_t launch_dtype(const FusedSgdParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_fused_sgd(const FusedSgdParams& params, cudaStream_t stream) {
-  switch (params.dtype) {
-    case FloatingDtype::Float:
-      return launch_dtype<float>(params, stream);
-    case FloatingDtype::Double:
-      return launch_dtype<double>(params, stream);
-    case FloatingDtype::BFloat16:
-      return launch_dtype<__nv_bfloat16>(params, stream);
-    case FloatingDtype::Half:
-      return launch_dtype<__half>(params, stream);
-  }
-  return cudaErrorInvalidValue;
+  return launch_for_dtype(params.dtype,
+                          [&](auto zero) { return launch_dtype<decltype(zero)>(params, stream); });
 }
 
 }  // namespace aten_ext::cuda

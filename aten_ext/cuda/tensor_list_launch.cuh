@@ -147,4 +147,20 @@ cudaError_t launch_tensor_list(void (*small)(ListArguments<Optimizer, kSmallArgu
 }
 
 }  // namespace
+// launch(T{}) for the T that `dtype` names.
+template <typename Launch>
+cudaError_t launch_for_dtype(FloatingDtype dtype, const Launch& launch) {
+  switch (dtype) {
+    case FloatingDtype::Float:
+      return launch(float{});
+    case FloatingDtype::Double:
+      return launch(double{});
+    case FloatingDtype::BFloat16:
+      return launch(__nv_bfloat16{});
+    case FloatingDtype::Half:
+      return launch(__half{});
+  }
+  return cudaErrorInvalidValue;
+}
+
 }  // namespace aten_ext::cuda

@@ -14,6 +14,7 @@ _ADD = "tests/test_foreach_add.py"
 _ADAM_ON_HOST = "tests/test_fused_adam_on_host.py"
 _STEPS_ON_HOST = "tests/test_fused_steps_on_host.py"
 
+_ROWS = "aten_ext/tensor_list_args.h"
 _CPU = "aten_ext/cpu/fused_adam.cpp"
 _CPU_LIST = "aten_ext/cpu/tensor_list.h"
 _UNITS = "aten_ext/cpu/kernel/update_units.h"
@@ -51,14 +52,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "gradients are always written",
-        _CPU,
+        _ROWS,
         "const_cast<void*>(grads[i].const_data_ptr());",
         "grads[i].mutable_data_ptr();",
         _COPY_ON_WRITE,
     ),
     (
         "parameters are written behind copy-on-write's back",
-        _CPU,
+        _ROWS,
         "= params[i].mutable_data_ptr();",
         "= const_cast<void*>(params[i].const_data_ptr());",
         _COPY_ON_WRITE,
@@ -265,7 +266,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "empty tensors are passed to the kernel",
-        "aten_ext/cuda/fused_adam.cpp",
+        _ROWS,
         "if (numel == 0) {",
         "if (false) {",
         _MARGINS_ON_HOST,

@@ -8,7 +8,7 @@
 //       const float* grad_scale, * found_inf      [1] each on the device, or nullptr
 //   static constexpr int kLists;                  lists that it reads: parameters, gradients, states
 //   static constexpr bool kSteps;                 whether it needs each tensor's count of steps
-//   static constexpr int kVectorsPerThread, kMaxThreads, kMinBlocksPerSM;      its policy
+//   static constexpr int kVectorsPerThread, kMaxThreads;      its policy
 //   static PerTensor prepare(const Scalars&, const float* step);
 //       what is the same for a tensor, computed by every thread; has the member grad_scale. All lanes of a
 //       warp come here.
