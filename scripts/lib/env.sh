@@ -57,7 +57,8 @@ _aten_ext_fingerprint() {
             "${CC-}" "${CXX-}" "${CFLAGS-}" "${CXXFLAGS-}"
         "$python" -c 'import importlib.metadata as m, sys; print(sys.version, m.version("torch"))'
         cd -- "$ATEN_EXT_ROOT" && {
-            find aten_ext pyproject.toml setup.py scripts/codegen.py native_functions_ext.yaml -type f -print0
+            find aten_ext pyproject.toml setup.py scripts/{codegen,lib/override_table}.py native_functions_ext.yaml \
+                -type f -print0
             find python/aten_ext -maxdepth 1 -name '*.so' -print0
         } | sort -z | xargs -0 sha256sum
     } | sha256sum

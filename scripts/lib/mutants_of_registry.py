@@ -98,7 +98,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "entries at CUDA do not ask for code for the GPU",
-        "scripts/codegen.py",
+        "scripts/lib/override_table.py",
         """if self.key != "CUDA" or not with_cuda:""",
         "if True:",
         ("tests/test_codegen.py::test_entries_at_cuda_ask_for_code_for_the_gpu",),
