@@ -398,7 +398,7 @@ def test_plotted_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
     of = made_up({"1x10": 2.0, "4000x64": 4.0})
     _, axes = pyplot.subplots()
-    plot._rates(axes, "title", "elements", of["cases"], of)
+    plot._against(axes, "elements", of["cases"], of, "GB/s")
     drawn = {
         line.get_label(): [list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))]
         for line in axes.lines
@@ -410,6 +410,27 @@ def test_plotted_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     _, axes = pyplot.subplots()
     plot._ratios(axes, "title", of["cases"])
     assert [round(bar.get_width() + 1, 6) for bar in axes.patches] == [2.0, 4.0]
+    pyplot.close("all")
+
+
+def test_plotted_lines() -> None:
+    """Cases that are points of lines: the others are left out, and with steps it is their time."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
+    of = made_up({"1x10": 2.0, "4000x64": 4.0, "14x1.25M": 1.0})
+    for case, hidden in zip(of["cases"], (512, 64), strict=False):
+        case.update(series="B=1", sizes={"hidden": hidden, "steps": 10})
+    ((*_, cases),) = [row for row in plot._plots(of) if row[2] != "ratio"]
+    assert [case["sizes"]["hidden"] for case in cases] == [512, 64]
+    assert plot._quantities(cases) == ["us a step"] and plot._panels(cases) == ["float32"]
+    _, axes = pyplot.subplots()
+    plot._against(axes, "hidden", cases, of, "us a step", "float32")
+    drawn = {line.get_label(): list(map(float, line.get_ydata())) for line in axes.lines}
+    ours = [case["ours"]["wall_us"] / 10 for case in reversed(cases)]
+    assert drawn["aten_ext, B=1"] == pytest.approx(ours)
+    shares = [case["ours"]["of_ceiling"] for case in reversed(cases)]
+    assert drawn["least for bytes and FLOPs"] == pytest.approx(
+        [s * t for s, t in zip(shares, ours, strict=True)]
+    )
     pyplot.close("all")
 
 

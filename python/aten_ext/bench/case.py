@@ -49,7 +49,10 @@ class Case:
     flops: int = 0
     """Floating-point operations of one call; 0 where they are not counted because memory is the limit."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """What the achieved rate is plotted against, e.g. "elements" and "tensors"."""
+    """What the achieved rate is plotted against, e.g. "elements" and "tensors". With "steps",
+    which follow one another in a call, the time of a step is plotted instead of a rate."""
+    series: str = ""
+    """Of which line of a plot this is a point. Where an op has such lines, its other cases are left out."""
     measure: Callable[[Case, Settings], Result] | None = None
     """For a case that is timed outside this process: what to call in place of the harness."""
 

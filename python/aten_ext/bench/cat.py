@@ -38,6 +38,8 @@ class Join:
     """Of the first inputs, where they differ."""
     out: bool = False
     """Whether the result is given."""
+    series: str = ""
+    """Of which line in the plot against the bytes of a slice."""
 
     def case(self) -> Case:
         """The call as a case."""
@@ -55,7 +57,8 @@ class Join:
             make=partial(_make, self, tuple(dtypes)),
             bytes=read + written,
             footprint=read * (2 if self.layout == "strided" else 1) + written * self.out,
-            sizes={"slice_bytes": slice_ * _ITEMSIZE[dtypes[0]], "tensors": len(self.shapes)},
+            sizes={"slice_bytes": slice_ * _ITEMSIZE[dtypes[0]]},
+            series=self.series,
         )
 
 
@@ -134,8 +137,9 @@ def _gpu_sweep() -> list[Join]:
     for size in (16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536):
         columns = size // 4
         rows = (1 << 23) // columns
-        joins.append(_many(2, (rows, columns), 1, f"slices of {size} bytes"))
-        joins.append(_many(2, (rows, columns + 1), 1, f"slices of {size} bytes and one element"))
+        aligned = _many(2, (rows, columns), 1, f"slices of {size} bytes")
+        odd = _many(2, (rows, columns + 1), 1, f"slices of {size} bytes and one element")
+        joins += [replace(aligned, series="multiples of 16 bytes"), replace(odd, series="one element more")]
     swept = _in_dtypes(joins)
     swept += _in_dtypes(
         [

@@ -123,6 +123,7 @@ def encode_case(result: Result, never_slower: float | None, ceilings: Ceilings |
         "flops": case.flops,
         "footprint": case.footprint,
         "sizes": dict(case.sizes),
+        "series": case.series,
         "route": result.route or None,
         "reason": result.reason,
         "rotated": result.copies > 1,

@@ -34,6 +34,8 @@ class Layers:
     """What is unusual about it, for its name."""
     batch_first: bool = False
     bias: bool = True
+    series: str = ""
+    """Of which line in the plot of the time of a step."""
 
     @property
     def weights(self) -> int:
@@ -61,6 +63,8 @@ class Layers:
             bytes=bytes_,
             footprint=bytes_,
             flops=2 * rows * self.weights,
+            sizes={"hidden": self.hidden, "steps": self.steps} if self.series else {},
+            series=self.series,
         )
 
 
@@ -153,6 +157,12 @@ def _sweep() -> list[Layers]:
             result.append(
                 Layers(steps, batch, (64, 256, 333)[(i + j) % 3], hidden, dtype=DTYPES[(i + 2 * j) % 3])
             )
+    # The time of a step against the hidden size, by rows of the batch.
+    for dtype in ("float32", "bfloat16"):
+        for hidden in (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048):
+            result += [
+                Layers(200, batch, 128, hidden, dtype=dtype, series=f"B={batch}") for batch in (1, 8, 32)
+            ]
     for dtype in DTYPES:
         result += [
             Layers(2000, 1, 128, 256, dtype=dtype),

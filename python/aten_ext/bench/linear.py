@@ -39,6 +39,12 @@ class Linear:
         parts += ["row-major"] * self.row_major + ["bias[M,N]"] * self.bias_2d
         return " ".join(parts)
 
+    @property
+    def _plotted(self) -> bool:
+        """One kind of call at each number of rows."""
+        plain = self.op == "_addmm_activation" and self.activation == "relu"
+        return plain and not self.row_major and not self.bias_2d and (self.k, self.n) in SHAPES
+
     def case(self) -> Case:
         """The layer as a case."""
         m, k, n = self.m, self.k, self.n
@@ -54,6 +60,7 @@ class Linear:
             footprint=elements * ITEMSIZE[self.dtype],
             flops=2 * m * n * k,
             sizes={"rows": m},
+            series=f"K={k} N={n}" if self._plotted else "",
         )
 
 

@@ -1,7 +1,8 @@
 """``bench --plot FOLDER``: the measurements of a document as PNG files.
 
 For every op the ratios as bars; for an op whose cases say how large they are (``Case.sizes``), also the
-achieved rate against each of those sizes. A picture carries the digest of what it shows, so that a test can
+achieved rate, or the time of a step, against each of those sizes: with a panel for each dtype where cases are
+points of lines (``Case.series``). A picture carries the digest of what it shows, so that a test can
 tell whether it is out of date.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aten_ext._cli import CommandError
-from aten_ext.bench import document
+from aten_ext.bench import ceiling, document
 from aten_ext.bench.document import Document
 
 if TYPE_CHECKING:
@@ -23,8 +24,15 @@ if TYPE_CHECKING:
 
 UPSTREAM, ATEN_EXT, CEILING = "#9aa5b1", "#d1495b", "#30638e"
 MARKERS = {"float32": "o", "bfloat16": "s", "float16": "^", "float64": "D"}
-SIZE_TITLES = {"elements": "total elements", "tensors": "tensors in the list"}
-STYLE = 2
+SERIES_MARKERS = "osD^vP*X"
+SIZE_TITLES = {
+    "elements": "total elements",
+    "tensors": "tensors in the list",
+    "slice_bytes": "bytes of a slice",
+    "rows": "rows (M)",
+    "hidden": "hidden size",
+}
+STYLE = 3
 """To be raised when pictures of the same numbers look different: those made before are out of date then."""
 DIGEST = "aten_ext-digest"
 """Key of the text in the PNG that holds the digest of the plotted numbers."""
@@ -59,12 +67,27 @@ def draw(of: Document) -> dict[str, bytes]:
 
     pictures: dict[str, bytes] = {}
     for op, device, what, cases in _plots(of):
-        height = max(3.2, 1.2 + 0.3 * len(cases)) if what == "ratio" else 5.0
-        figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
         if what == "ratio":
+            height = max(3.2, 1.2 + 0.3 * len(cases))
+            figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
             _ratios(axes, f"{op} on {device}: upstream time / aten_ext time", cases)
         else:
-            _rates(axes, f"{op} on {device}: achieved rate", what, cases, of)
+            dtypes = _panels(cases)
+            quantities = _quantities(cases)
+            rows, columns = len(quantities), len(dtypes)
+            figure, grid = pyplot.subplots(
+                rows, columns, figsize=(max(9, 6 * columns), 4.4 * rows), layout="constrained", squeeze=False
+            )
+            figure.suptitle(f"{op} on {device}: {', '.join(TITLES[q] for q in quantities)}")
+            for line, quantity in zip(grid, quantities, strict=True):
+                for axes, dtype in zip(line, dtypes, strict=True):
+                    chosen = [case for case in cases if dtype in ("", case["dtype"])]
+                    _against(axes, what, chosen, of, quantity, dtype)
+            lines: dict[str, Any] = {}
+            for axes in grid.flat:
+                handles, texts = axes.get_legend_handles_labels()
+                lines.update(zip(texts, handles, strict=True))
+            figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False, fontsize=8)
         figure.supxlabel(_footnote(of), fontsize=7, color="#555555")
         pictures[f"{op}-{device}-{what}.png"] = _png(figure, digest(of))
         pyplot.close(figure)
@@ -97,8 +120,9 @@ def _plots(of: Document) -> list[tuple[str, str, str, list[Case]]]:
     plots = []
     for (op, device), cases in groups.items():
         plots.append((op, device, "ratio", cases))
-        for size in sorted({size for case in cases for size in case["sizes"]}):
-            plots.append((op, device, size, [case for case in cases if size in case["sizes"]]))
+        lines = [case for case in cases if case.get("series")] or cases
+        for size in sorted({size for case in lines for size in case["sizes"]} - {"steps"}):
+            plots.append((op, device, size, [case for case in lines if size in case["sizes"]]))
     return plots
 
 
@@ -122,33 +146,90 @@ def _ratios(axes: Axes, title: str, cases: Sequence[Case]) -> None:
     axes.set_axisbelow(True)
 
 
-def _rates(axes: Axes, title: str, size: str, cases: Sequence[Case], of: Document) -> None:
-    """GB/s, or TFLOP/s where every case counts FLOPs, against a size, both axes logarithmic."""
-    compute = all(case["flops"] for case in cases)
-    key, unit, scale = ("tflop_per_s", "TFLOP/s", 1.0) if compute else ("tb_per_s", "GB/s", 1e3)
-    dtypes = list(dict.fromkeys(case["dtype"] for case in cases))
+def _panels(cases: Sequence[Case]) -> list[str]:
+    """The dtypes that have a panel of their own: all where there are lines, else none ("": all in one)."""
+    return list(dict.fromkeys(case["dtype"] if case.get("series") else "" for case in cases))
+
+
+def _quantities(cases: Sequence[Case]) -> list[str]:
+    """What is plotted: the time of a step, or bytes a second, and FLOPs where every case has some."""
+    if all("steps" in case["sizes"] for case in cases):
+        return ["us a step"]
+    return ["GB/s", *["TFLOP/s"] * all(case["flops"] for case in cases)]
+
+
+TITLES = {"GB/s": "achieved rate", "TFLOP/s": "arithmetic", "us a step": "time of a step"}
+
+
+def _value(case: Case, side: str, quantity: str) -> float:
+    measured = case[side]
+    if quantity == "us a step":
+        return float(measured[f"{document.headline(case)}_us"]) / float(case["sizes"]["steps"])
+    return float(measured["tb_per_s"] * 1e3 if quantity == "GB/s" else measured["tflop_per_s"])
+
+
+def _limits(case: Case, quantity: str) -> float | None:
+    """The least time of a step that the ceilings measured in the same run allow."""
+    share = case["ours"]["of_ceiling"]
+    return share * _value(case, "ours", quantity) if share and quantity == "us a step" else None
+
+
+def _against(
+    axes: Axes, size: str, cases: Sequence[Case], of: Document, quantity: str, dtype: str = ""
+) -> None:
+    """A quantity of both sides against a size, both axes logarithmic, and its limit."""
+    groups = sorted(
+        {case.get("series") or case["dtype"] for case in cases}, key=lambda name: (len(name), name)
+    )
     for name, side, color, filled in (
         ("upstream", "upstream", UPSTREAM, False),
         ("aten_ext", "ours", ATEN_EXT, True),
     ):
-        for dtype in dtypes:
-            chosen = [case for case in cases if case["dtype"] == dtype]
+        for number, group in enumerate(groups):
+            chosen = [case for case in cases if (case.get("series") or case["dtype"]) == group]
+            chosen.sort(key=lambda case: case["sizes"][size])
+            lines = bool(chosen[0].get("series"))
             axes.plot(
                 [case["sizes"][size] for case in chosen],
-                [case[side][key] * scale for case in chosen],
-                linestyle="none",
-                marker=MARKERS.get(dtype, "v"),
+                [_value(case, side, quantity) for case in chosen],
+                linestyle="-" if lines else "none",
+                linewidth=0.8,
+                color=color,
+                marker=SERIES_MARKERS[number % len(SERIES_MARKERS)] if lines else MARKERS.get(group, "v"),
+                markersize=5 if lines else 6,
                 markerfacecolor=color if filled else "none",
                 markeredgecolor=color,
-                label=f"{name}, {dtype}",
+                label=f"{name}, {group}",
             )
-    ceilings = of["ceilings"]
-    if ceilings and not compute:
-        best = max(rate["tb_per_s"] for rate in ceilings["streams"].values()) * scale
-        axes.axhline(best, color=CEILING, linestyle="--", linewidth=1, label="memory's ceiling, measured")
-    axes.set(title=title, xlabel=SIZE_TITLES.get(size, size), ylabel=unit, xscale="log", yscale="log")
+    _draw_limit(axes, size, cases, of, quantity, dtype)
+    axes.set(title=dtype, xlabel=SIZE_TITLES.get(size, size), ylabel=quantity, xscale="log", yscale="log")
     axes.grid(alpha=0.3, which="both")
-    axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_limit(
+    axes: Axes, size: str, cases: Sequence[Case], of: Document, quantity: str, dtype: str
+) -> None:
+    """The ceilings of the machine; for the time of a step, the least that they allow any of the cases."""
+    ceilings = of["ceilings"]
+    style: dict[str, Any] = {"color": CEILING, "linestyle": "--", "linewidth": 1}
+    if not ceilings:
+        return
+    if quantity == "us a step":
+        least: dict[int, float] = {}
+        for case in cases:
+            limit = _limits(case, quantity)
+            if limit:
+                at = case["sizes"][size]
+                least[at] = min(limit, least.get(at, limit))
+        axes.plot(
+            sorted(least), [least[at] for at in sorted(least)], label="least for bytes and FLOPs", **style
+        )
+    elif quantity == "GB/s":
+        best = max(rate["tb_per_s"] for rate in ceilings["streams"].values()) * 1e3
+        axes.axhline(best, label="memory's ceiling, measured", **style)
+    elif ceiling.GEMM_OF.get(dtype) in ceilings["gemm"]:
+        best = ceilings["gemm"][ceiling.GEMM_OF[dtype]]["tflop_per_s"]
+        axes.axhline(best, label="matrix product, measured", **style)
 
 
 def _footnote(of: Document) -> str:
