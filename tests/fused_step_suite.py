@@ -354,12 +354,6 @@ class FusedStepTests:
         counts = aten_ext.counts(device.upper())[step.op]
         assert (counts.disabled, counts.ran) == (1, 0)
 
-    def test_cuda_starts_off(self) -> None:
-        """No benchmark has shown it to be faster at CUDA yet."""
-        step = self.make(Maker([(4,)]))
-        rows = {override.name: override for override in aten_ext.overrides()}
-        assert rows[step.op].unmeasured == rows[f"{step.op}.tensor_lr"].unmeasured == ("CUDA",)
-
     @pytest.mark.gpu
     def test_graph_capture(self) -> None:
         """Captured, replayed with new gradients, and equal to the same steps without a graph."""

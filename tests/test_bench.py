@@ -25,6 +25,7 @@ from aten_ext.bench import (
     harness,
     interleave,
     operands,
+    optimizer_peers,
     optimizer_step,
     registry,
     report,
@@ -172,7 +173,7 @@ def test_operands_of_other_steps_stay_normal_numbers(step: fused_sgd.Step | fuse
 
 @pytest.mark.parametrize("kind", optimizer_step.OVERRIDES)
 def test_optimizer_step_reaches_its_override(kind: str, overrides_restored: None) -> None:
-    case = optimizer_step._case(kind, "1x10")
+    case = optimizer_step.step_of(kind, "1x10")
     with Overrides() as switch:
         call = case.make("cpu")
         assert routes(call, case.override, "cpu", switch) == ("fused", None)
@@ -189,13 +190,13 @@ def test_a_rival_is_measured_in_turns_or_skipped(overrides_restored: None) -> No
     def missing(name: str, device: str) -> Callable[[], object]:
         raise ModuleNotFoundError("No module named 'rival'")
 
-    case = optimizer_step._case("AdamW", "1x10", "a rival", make_rival)
+    case = optimizer_peers.beside("1x10", "a rival", make_rival)
     assert case.measure is not None and case.name == "AdamW.step 1x10 beside a rival"
     result = case.measure(case, Settings("cpu", seconds=0.02, never_slower=1e9))
     samples = result.clocks["eager"]
     assert len(samples.upstream) == len(samples.ours) >= interleave.FEWEST_PAIRS
     assert result.failures(1e9) == [] and not any(on[3:])
-    case = optimizer_step._case("AdamW", "1x10", "a rival", missing)
+    case = optimizer_peers.beside("1x10", "a rival", missing)
     assert case.measure is not None
     assert case.measure(case, Settings("cpu")).skipped == "ModuleNotFoundError: No module named 'rival'"
 

@@ -184,11 +184,6 @@ def test_another_device_is_declined() -> None:
     assert (answer.override, answer.reason) == (NAME, "")
 
 
-def test_cuda_starts_off() -> None:
-    rows = {override.name: override for override in aten_ext.overrides()}
-    assert rows[NAME].unmeasured == ("CUDA",)
-
-
 @pytest.mark.parametrize("kind", ["AdamW", "Adam", "Adagrad"])
 def test_step_counters_of_an_optimizer(kind: str) -> None:
     """What the override is for: torch.optim counts each parameter's steps with it."""

@@ -51,6 +51,19 @@ library.impl("_fused_sgd_", lambda *args, **kwargs: None, "CPU")
     assert warning in alone or tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13)
 
 
+def test_warnings_are_heard_again() -> None:
+    """What hears C++ warnings outside calls from Python is the same after the import as before it."""
+    code = """
+import ctypes, torch
+handler = ctypes.CDLL("libc10.so")._ZN3c1012WarningUtils19get_warning_handlerEv
+handler.restype = ctypes.c_void_p
+before = handler()
+import aten_ext
+print(before == handler())
+"""
+    assert python("-c", code).stdout == "True\n"
+
+
 def test_one_openmp_runtime() -> None:
     """at::parallel_for here and in torch share one pool of threads."""
     libraries = {

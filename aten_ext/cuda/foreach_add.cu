@@ -8,7 +8,8 @@
 // Upstream launches for every 110 tensors (the scalar overload of its multi-tensor kernel has metadata of 4
 // KB with a block of 512 threads for each tensor); here one launch holds 4094 addresses, one thread each.
 //
-// Not measured on hardware yet; the override starts off at CUDA for that.
+// On an H200 (docs/benchmarks/optimizers-h200.json) 1000 counters take 1.8 us where upstream takes 14, 4000
+// take 2.2 us instead of 53, one takes 1.07 instead of 1.26.
 #include "cuda/foreach_add.h"
 
 #include <algorithm>

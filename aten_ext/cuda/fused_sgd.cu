@@ -21,7 +21,9 @@
 //
 // How the list reaches the device and is walked: device/tensor_list.cuh, and the reasons in fused_adam.cu.
 //
-// Not measured on hardware yet; the override starts off at CUDA for that.
+// Measured on an H200 (docs/benchmarks/optimizers-h200.json), with momentum: 4.31 TB/s in fp32 and 4.32 in
+// bf16 for 1.24 G parameters, 1.17 and 1.41 times upstream's speed; 4000 tensors of 64 take 9.4 us instead of
+// 156. A single tensor of ten elements takes as long as upstream (1.6 us): both are a launch.
 #include "cuda/fused_sgd.h"
 
 #include "cuda/tensor_list_launch.cuh"

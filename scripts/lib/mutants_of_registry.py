@@ -80,7 +80,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/load_guard.cpp",
         "c10::WarningUtils::set_warning_handler(saved_handler);",
         "(void)saved_handler;",
-        (f"{_LOAD}::test_torchs_own_warning_is_left_to_others",),
+        (f"{_LOAD}::test_warnings_are_heard_again",),
     ),
     (
         "entries do not ask whether they are on",

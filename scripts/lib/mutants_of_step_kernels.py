@@ -230,7 +230,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _CUDA_LIST,
         "if (args.first_block[middle] <= block) {",
         "if (args.first_block[middle] < block) {",
-        _PARITY_ON_HOST,
+        (f"{_ADAM_ON_HOST}::test_lists_of_any_length",),
     ),
     (
         "found_inf is ignored by whole vectors",
@@ -269,7 +269,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _ROWS,
         "if (numel == 0) {",
         "if (false) {",
-        _MARGINS_ON_HOST,
+        (f"{_ADAM}::test_only_empty_tensors", "tests/test_fused_steps_on_host.py::test_only_empty_tensors"),
     ),
     (
         "foreach_add: a last partial block is left out",

@@ -40,14 +40,15 @@ struct ListArguments {
                                      (Optimizer::kSteps ? 3 : 4) * sizeof(int64_t);
   static constexpr int kCapacity = (bytes - kOtherBytes) / kBytesPerTensor;
 
+  // What every block reads first stands together, because it waits for each line of the arguments that it is
+  // the first to touch.
   Scalars scalars;
+  int32_t hint_shift;
+  uint16_t hint[kHints + 1];  // hint[i] is the tensor of block i << hint_shift
   void* data[kLists][kCapacity];
   const float* step[Optimizer::kSteps ? kCapacity : 1];
   int64_t numel[kCapacity];
   uint32_t first_block[kCapacity];  // of each tensor; 2^31 blocks are more elements than any memory holds
-  // hint[i] is the tensor of block i << hint_shift.
-  uint16_t hint[kHints + 1];
-  int32_t hint_shift;
 };
 
 // The last tensor whose first block is not after `block`: by binary search between two hints. Each step waits

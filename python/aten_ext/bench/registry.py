@@ -15,6 +15,7 @@ OPS = (
     "fused_adagrad",
     "foreach_add",
     "optimizer_step",
+    "optimizer_peers",
     "cat",
     "gru",
     "linear",
@@ -23,7 +24,7 @@ OPS = (
     "models",
 )
 """Modules of this package, in the order in which they run."""
-COMPILING = ("entry", "linear_peers")
+COMPILING = ("entry", "linear_peers", "optimizer_peers")
 """Those that compile for a minute first: measured only when named, or with ``--full``."""
 
 
