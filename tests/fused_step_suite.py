@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -114,11 +115,11 @@ def assert_same_bits(ours: Step, theirs: Step) -> None:
 
 
 def outcome(step: Step) -> tuple[str, str] | None:
-    """The type and text of the error that the call raises, if it does."""
+    """The type and text of the error that the call raises, if it does; without the time that some texts have."""
     try:
         step.call()
     except Exception as error:
-        return type(error).__name__, str(error)
+        return type(error).__name__, re.sub(r"^\[F\d+ [\d:.]+ ", "[", str(error))
     return None
 
 
@@ -206,7 +207,8 @@ def check_decline(step: Step, reason: str, device: str = "cpu") -> None:
     with aten_ext.disabled():
         expected = outcome(theirs)
     aten_ext.reset_counts()
-    assert outcome(step) == expected
+    found = outcome(step)
+    assert found == expected, f"{found} instead of {expected}"
     assert_declined(step.override, device, reason)
     assert_same_bits(step, theirs)
     if expected is not None and device == "cuda":
@@ -228,6 +230,9 @@ class FusedStepTests:
         """Whether upstream's CUDA kernel rounds one element of this step otherwise than the next."""
         return False
 
+    # Whether the fused kernel on CUDA takes a ``grad_scale``.
+    scales_on_cuda = True
+
     # How many tensors one launch takes, with small kernel arguments and with large ones, is tested one either
     # side of: (small, large).
     capacities: tuple[int, int]
@@ -238,9 +243,13 @@ class FusedStepTests:
         aten_ext.reset_counts()
         step.call()
         assert_ran(step.override, device)
+        fp64 = step.lists["params"][0].dtype == torch.float64
         if device == "cuda" and self.rounds_unlike_itself(step):
+            tolerance = {"rtol": 1e-14, "atol": 1e-15} if fp64 else {"rtol": 1e-6, "atol": 1e-7}
             for mine, other in zip(step.lists.values(), theirs.lists.values(), strict=True):
-                torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
+                torch.testing.assert_close(mine, other, **tolerance)
+            if fp64:
+                return  # the reference rounds as often
         else:
             assert_same_bits(step, theirs)
         if "grad_scale" not in step.options:
@@ -261,10 +270,9 @@ class FusedStepTests:
         self.check(self.make(Maker(shapes, device=device)), device)
 
     def test_found_inf_changes_nothing(self, device: str) -> None:
-        scale = {
-            "grad_scale": torch.tensor(2.0, device=device),
-            "found_inf": torch.tensor(1.0, device=device),
-        }
+        scale = {"found_inf": torch.tensor(1.0, device=device)}
+        if device == "cpu" or self.scales_on_cuda:
+            scale["grad_scale"] = torch.tensor(2.0, device=device)
         step = self.make(Maker(SHAPES, device=device), **scale)
         before = step.clone()
         step.call()
@@ -341,8 +349,21 @@ class FusedStepTests:
         step = self.make(Maker([(16, 8), (8, 4)]))
         check_decline(step, spoil(step))
 
+    @pytest.mark.parametrize("spoil", [short_list, short_states])
+    def test_short_lists_at_cuda(self, spoil: Callable[[Step], str]) -> None:
+        """The rule alone, asked with meta tensors: such a call is not made.
+
+        Upstream's CUDA kernels (2.11) compare the lists tensor by tensor as far as the first one goes, read
+        behind the end of a shorter one, and crash.
+        """
+        step = self.make(Maker([(16, 8), (8, 4)], device="meta"))
+        reason = spoil(step)
+        operator = getattr(torch, step.op)
+        answer = aten_ext.explain(operator, *step.lists.values(), key="CUDA", **step.options)
+        assert (answer.override, answer.reason) == (step.op, reason)
+
     @pytest.mark.gpu
-    @pytest.mark.parametrize("spoil", [not_dense, sizes_differ, strides_differ, short_list, short_states])
+    @pytest.mark.parametrize("spoil", [not_dense, sizes_differ, strides_differ])
     def test_decline_is_upstream_on_gpu(self, spoil: Callable[[Step], str]) -> None:
         step = self.make(Maker([(16, 8), (8, 4)], device="cuda"))
         check_decline(step, spoil(step), "cuda")
@@ -383,7 +404,8 @@ class FusedStepTests:
     def test_no_synchronisation(self) -> None:
         one = torch.ones((), device="cuda")
         plain = self.make(Maker([(100,)] * 10, device="cuda"))
-        full = self.make(Maker([(100,)] * 10, device="cuda"), lr=one, grad_scale=one, found_inf=one * 0)
+        scale = {"grad_scale": one} if self.scales_on_cuda else {}
+        full = self.make(Maker([(100,)] * 10, device="cuda"), lr=one, found_inf=one * 0, **scale)
         plain.call()
         torch.cuda.set_sync_debug_mode("error")
         try:

@@ -155,8 +155,27 @@ def test_no_visible_gpu() -> None:
 @pytest.mark.gpu
 def test_importing_leaves_the_gpu_alone() -> None:
     """No CUDA context before the program makes one: a process that forks later still can."""
-    run = python("import torch, aten_ext; aten_ext.status(); print(torch.cuda.is_initialized())")
-    assert (run.returncode, run.stdout, run.stderr) == (0, "False\n", "")
+    run = python(
+        "import os, warnings, torch, aten_ext\n"
+        "warnings.simplefilter('ignore')  # of forking with threads, which NVML's library has left\n"
+        "status = aten_ext.status().splitlines()[0]\n"
+        "print(torch.cuda.is_initialized(), ' GPU' in status, flush=True)\n"
+        "if os.fork() == 0:\n"
+        "    print(torch.ones(2, device='cuda').sum().item(), flush=True)\n"
+        "    os._exit(0)\n"
+        "print(os.wait()[1])\n"
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "False True\n2.0\n0\n", "")
+
+
+@pytest.mark.gpu
+def test_status_names_the_gpu_in_use() -> None:
+    run = python(
+        "import torch, aten_ext\n"
+        "torch.cuda.init()\n"
+        "print(torch.cuda.get_device_name() in aten_ext.status().splitlines()[0])"
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "True\n", "")
 
 
 @pytest.mark.gpu

@@ -7,13 +7,28 @@
 #include "overrides.h"
 
 namespace aten_ext {
+namespace {
+
+// Upstream's kernel (2.11) writes unscaled gradients back for tensors whose memory or number of elements is
+// not a multiple of four elements, and leaves those of all others as they are.
+const char* decline_on_cuda(at::TensorList params, at::TensorList grads, at::TensorList state_sums,
+                            at::TensorList steps, const std::optional<at::Tensor>& grad_scale,
+                            const std::optional<at::Tensor>& found_inf) {
+  const char* reason = decline_fused_adagrad(params, grads, state_sums, steps, grad_scale, found_inf);
+  if (reason == nullptr && grad_scale.has_value() && grad_scale->defined()) {
+    return "grad_scale, which upstream writes back to some gradients only";
+  }
+  return reason;
+}
+
+}  // namespace
 
 const char* decline::_fused_adagrad__cuda(ATEN_EXT_FUSED_ADAGRAD_PARAMETERS(double)) {
-  return decline_fused_adagrad(params, grads, state_sums, steps, grad_scale, found_inf);
+  return decline_on_cuda(params, grads, state_sums, steps, grad_scale, found_inf);
 }
 
 const char* decline::_fused_adagrad__tensor_lr_cuda(ATEN_EXT_FUSED_ADAGRAD_PARAMETERS(const at::Tensor&)) {
-  const char* reason = decline_fused_adagrad(params, grads, state_sums, steps, grad_scale, found_inf);
+  const char* reason = decline_on_cuda(params, grads, state_sums, steps, grad_scale, found_inf);
   return reason != nullptr ? reason : decline_cuda_lr(lr, params[0].device());
 }
 

@@ -12,11 +12,23 @@ from aten_ext._registry import Override, counts, is_active, overrides, passes
 
 def _header() -> str:
     cuda = f"CUDA {_C.built_for_cuda}" if _C.built_for_cuda else "CPU only"
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    gpu = _gpu()
     state = "active" if is_active() else "nothing is registered (ATEN_EXT=0)"
     return (
         f"aten_ext for torch {_C.built_for_torch} ({cuda}), running torch {torch.__version__}, {gpu}: {state}"
     )
+
+
+def _gpu() -> str:
+    """The GPU that the program uses; if it uses none yet, how many there are.
+
+    A name is to be had from a CUDA context only, and a process that has one cannot fork and use CUDA in the
+    child: looking at a table must not bring that about. ``device_count`` asks NVML.
+    """
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call, unused-ignore]
+        return torch.cuda.get_device_name()
+    count = torch.cuda.device_count()
+    return f"{count or 'no'} GPU{'s' if count > 1 else ''}"
 
 
 def _state(override: Override) -> str:

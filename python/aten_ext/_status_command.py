@@ -28,5 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         print(json.dumps(rows, indent=1))
     else:
+        import torch
+
+        if torch.cuda.is_available():
+            # status() names the GPU of a process that uses one.
+            torch.cuda.init()  # type: ignore[no-untyped-call, unused-ignore]
         print(aten_ext.status())
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import IO, Any
 
+import cuda_calls
 from hops import INNER, Hop
 
 COLUMN = 76
@@ -36,6 +37,8 @@ class ThreadTree:
     def enter(self, hop: Hop, stack: int, back: int) -> Frame | None:
         """A hop begins; None where it is on the path of no call."""
         self._unwind(hop, stack, back)
+        if hop.kind in cuda_calls.KINDS and self._frames and self._frames[-1].hop.kind in cuda_calls.KINDS:
+            return None  # how CUDA does what it was asked for is its own affair
         if not self._frames:
             if hop.kind in INNER:
                 return None
@@ -88,6 +91,7 @@ class Printer:
     def __init__(self, out: IO[str], as_json: bool, depth: int | None) -> None:
         """Print to `out`, hops up to `depth` levels."""
         self._out, self._json, self._depth = out, as_json, depth
+        self._held, self._times = "", 0
         self.calls = 0
 
     def begin(self, hop: Hop) -> dict[str, Any]:
@@ -101,15 +105,42 @@ class Printer:
         if self._depth is not None and record["depth"] >= self._depth:
             return
         name = "  " * (record["depth"] + 1) + record["function"]
-        self._write(f"{name:<{COLUMN}}  {note}".rstrip())
+        line = f"{name:<{COLUMN}}  {note}".rstrip()
+        if record["kind"] not in cuda_calls.KINDS:
+            self._write(line)
+        elif line == self._held:
+            self._times += 1
+        else:
+            self._flush()
+            self._held, self._times = line, 1
 
     def end(self, call: dict[str, Any]) -> None:
         """A call is over."""
+        self._flush()
         if self._json:
+            call["hops"] = _without_repeats(call["hops"])
             if self._depth is not None:
                 call["hops"] = [hop for hop in call["hops"] if hop["depth"] < self._depth]
             print(json.dumps(call), file=self._out, flush=True)
 
+    def _flush(self) -> None:
+        """Print the call into CUDA that was held back in case it comes again."""
+        line, times, self._held, self._times = self._held, self._times, "", 0
+        if line:
+            self._write(line if times == 1 else f"{line}, {times} times")
+
     def _write(self, line: str) -> None:
+        self._flush()
         if not self._json:
             print(line, file=self._out, flush=True)
+
+
+def _without_repeats(hops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls into CUDA that are the same, one after another, become one with a number: ``times``."""
+    kept: list[dict[str, Any]] = []
+    for hop in hops:
+        if kept and hop["kind"] in cuda_calls.KINDS and {**kept[-1], "times": 1} == {**hop, "times": 1}:
+            kept[-1]["times"] = kept[-1].get("times", 1) + 1
+        else:
+            kept.append(hop)
+    return kept

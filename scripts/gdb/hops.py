@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import cuda_calls
+
 ANONYMOUS = "(anonymous namespace)"
 
 # Symbols that can be hops start with one of these.
@@ -23,13 +25,14 @@ PREFIXES = (
 )
 
 # Kinds that only ever stand inside a call of an operator; the others may begin one.
-INNER = frozenset({"decline", "run", "upstream", "kernel", "fused", "launch"})
+INNER = frozenset({"decline", "run", "upstream", "kernel", "fused"}) | cuda_calls.KINDS
 
 
 class Hop(NamedTuple):
     """One function on the path of a call."""
 
-    kind: str  # binding, call, autograd, redispatch, wrapper, entry, decline, run, fused, upstream, kernel
+    kind: str  # binding, call, autograd, redispatch, wrapper, entry, decline, run, fused, upstream, kernel;
+    # launch, runtime, driver: calls into CUDA
     name: str  # what the function's own name says about the operator: "cat_out", "structured_cat_out_cpu"
     label: str  # "at::_ops::cat::call"
     note: str  # a few words for people

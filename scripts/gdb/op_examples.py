@@ -23,6 +23,24 @@ def _gru(device: str) -> Example:
     return lambda: network(data, hidden)
 
 
+def _inference(example: Example) -> Example:
+    def call() -> object:
+        with torch.no_grad():
+            return example()
+
+    return call
+
+
+def _recurrent(operator: str, device: str) -> Example:
+    """What the fused kernels of the GRU take: inference."""
+    if operator == "_cudnn_rnn":
+        network, sequence = torch.nn.GRU(8, 16).to(device).eval(), torch.ones(3, 2, 8, device=device)
+        return _inference(lambda: network(sequence))
+    cell = torch.nn.GRUCell(8, 16).to(device)
+    data, hidden = torch.ones(2, 8, device=device), torch.zeros(2, 16, device=device)
+    return _inference(lambda: cell(data, hidden))
+
+
 def _written_out(operator: str, device: str) -> Example | None:
     def matrix(*sizes: int) -> torch.Tensor:
         return torch.ones(*sizes, device=device, requires_grad=True)
@@ -31,17 +49,17 @@ def _written_out(operator: str, device: str) -> Example | None:
         return _optimizer_step(operator, device)
     if operator == "gru":
         return _gru(device)
-    if operator == "gru_cell":
-        cell, data, hidden = torch.nn.GRUCell(3, 4).to(device), matrix(2, 3), matrix(2, 4)
-        return lambda: cell(data, hidden)
-    a, b, c = matrix(2, 3), matrix(3, 4), matrix(2, 4)
-    weight = matrix(4, 3)
+    if operator == "gru_cell" or (operator == "_cudnn_rnn" and device == "cuda"):
+        return _recurrent(operator, device)
+    a, b, c = matrix(2, 4), matrix(4, 8), matrix(2, 8)
+    weight, bias = matrix(8, 4), matrix(8)
     examples: dict[str, Example] = {
         "cat": lambda: torch.cat([a, a]),
         "stack": lambda: torch.stack([a, a]),
         "mm": lambda: torch.mm(a, b),
         "addmm": lambda: torch.addmm(c, a, b),
         "linear": lambda: torch.nn.functional.linear(a, weight),
+        "_addmm_activation": _inference(lambda: torch._addmm_activation(bias, a, b, use_gelu=True)),
         "softmax": lambda: torch.softmax(a, 1),
     }
     return examples.get(operator)

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+import cuda_calls
 import gdb
 from elf_symbols import ElfFile
 from hops import PREFIXES, Hop, Wanted, classify
 
 LIBRARIES = re.compile(r"/(libtorch_(cpu|cuda|python)\.so|_kernels[^/]*\.so)$")
-LAUNCHERS = re.compile(r"/(libcudart\.so[^/]*|_kernels[^/]*\.so)$")  # linked dynamically or statically
+RUNTIME = re.compile(r"/(libcudart\.so[^/]*|_kernels[^/]*\.so)$")  # linked dynamically or statically
 
 # Registers of the calling convention, by gdb's name of the architecture.
-_ARGUMENTS = {"i386:x86-64": ("rdi", "rsi"), "aarch64": ("x0", "x1")}
+_ARGUMENTS = {"i386:x86-64": ("rdi", "rsi", "rdx", "rcx"), "aarch64": ("x0", "x1", "x2", "x3")}
 
 
 class NoProcess(gdb.GdbError):
@@ -56,11 +57,11 @@ def hops(wanted: Wanted) -> dict[int, Hop]:
     return functions | {a: hop for a, hop in functors.items() if hop.label not in own}
 
 
-def launchers() -> Iterator[tuple[int, str]]:
-    """Address and name of the functions of the CUDA runtime that launch kernels."""
-    for path, base in libraries(LAUNCHERS).items():
-        for value, name in elf(path).matching((b"cudaLaunchKernel",)):
-            if name in ("cudaLaunchKernel", "cudaLaunchKernelExC"):
+def runtime_functions() -> Iterator[tuple[int, str]]:
+    """Address and name of the functions of the CUDA runtime: their own, not those of stubs elsewhere."""
+    for path, base in libraries(RUNTIME).items():
+        for value, name in elf(path).matching((b"cuda", b"__cuda")):
+            if cuda_calls.is_runtime(name):
                 yield base + value, name
 
 
@@ -91,9 +92,33 @@ def library_of(address: int) -> str | None:
     return None
 
 
+def call_function(function: int, *arguments: int) -> int:
+    """Call a C function of the process, which stands, with integers or addresses."""
+    before = gdb.parameter("scheduler-locking")
+    try:
+        gdb.execute("set scheduler-locking on")
+    except gdb.error:  # cuda-gdb cannot, and lets the other threads run meanwhile
+        before = None
+    try:
+        types = ", ".join(["unsigned long"] * len(arguments))
+        values = ", ".join(f"(unsigned long){argument:#x}" for argument in arguments)
+        return int(gdb.parse_and_eval(f"((int (*)({types})) {function:#x})({values})"))
+    finally:
+        if before is not None:
+            gdb.execute(f"set scheduler-locking {before}")
+
+
+def pointer_at(address: int) -> int:
+    """The pointer that stands at an address."""
+    return int(gdb.parse_and_eval(f"*(unsigned long*){address:#x}"))
+
+
 def demangle(mangled: str) -> str:
-    """The C++ name of a symbol, without its arguments' types where that is simple."""
-    return gdb.execute(f"demangle -- {mangled}", to_string=True).strip()
+    """The C++ name of a symbol; other names, such as those of cuBLAS's kernels, as they are."""
+    try:
+        return gdb.execute(f"demangle -l c++ -- {mangled}", to_string=True).strip()
+    except gdb.error:
+        return mangled
 
 
 def register(name: str) -> int:
@@ -102,7 +127,7 @@ def register(name: str) -> int:
 
 
 def argument(index: int) -> int:
-    """The first or second integer argument, at the first instruction of a function."""
+    """One of the first four integer arguments, at the first instruction of a function."""
     return register(_ARGUMENTS[_architecture()][index])
 
 

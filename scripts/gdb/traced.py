@@ -36,9 +36,14 @@ def _prepare(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
             import aten_ext  # noqa: F401
         except ImportError as error:
             print(f"trace_dispatch: without aten_ext ({error})", file=sys.stderr)
+    import cuda_driver
     import op_examples
     import torch_tables
 
+    if request["device"] == "cuda":
+        if not torch.cuda.is_available():
+            raise Refused(f"torch {torch.__version__} finds no CUDA device")
+        torch.cuda.init()
     known = torch_tables.all_operators()
     wanted = request["ops"]
     for operator in [*wanted, *([request["op"]] if request["op"] else [])]:
@@ -61,6 +66,8 @@ def _prepare(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     elif not wanted:
         wanted = _overridden()
     tables = {"keys": torch_tables.dispatch_keys(), **torch_tables.operator_symbols(sorted(set(wanted)))}
+    if request["cuda"]:
+        tables["driver"] = cuda_driver.tables()
     return tables, example
 
 

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gdb
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import cuda_calls
 import process
 from call_tree import Frame, Printer, ThreadTree
 from dispatch_keys import KeyTable
@@ -30,6 +31,9 @@ class Tracer:
         self._trees: dict[int, ThreadTree] = {}
         self._returns: dict[int, Return] = {}
         self._call_sites: set[int] = set()
+        self._cuda: bool = request["cuda"]
+        self._unnamed: list[tuple[Frame, int]] = []
+        self._asked: tuple[str, int, int] | None = None
         self._signal = ""
         self._exit: int | None = None
 
@@ -45,6 +49,7 @@ class Tracer:
             return self._refuse(tables["error"])
         self._keys = KeyTable(tables["keys"]["bits"], tables["keys"]["backend_mask"])
         self._by_value: dict[str, bool | None] = tables["by_value"]
+        self._driver: dict[str, Any] = tables.get("driver", {})
         self._set_breakpoints(Wanted(frozenset(tables["names"]), frozenset(tables["kernels"])))
         if not Logged.all:
             return self._refuse("found none of the dispatcher's functions in torch's libraries")
@@ -63,13 +68,21 @@ class Tracer:
     def _set_breakpoints(self, wanted: Wanted) -> None:
         for address, hop in process.hops(wanted).items():
             Logged(address, hop, self)
-        for address, name in process.launchers():
-            Logged(address, Hop("launch", name, name, "CUDA launch"), self)
+        if self._cuda:
+            for address, name in process.runtime_functions():
+                kind = "launch" if name in cuda_calls.LAUNCHES else "runtime"
+                Logged(address, Hop(kind, name, name, ""), self)
+            for place, name in self._driver.get("functions", {}).items():
+                Logged(int(place), Hop("driver", name, name, ""), self)
 
     def _continue(self) -> None:
         while self._exit is None:
             self._signal = ""
             gdb.execute("continue", to_string=True)
+            for frame, handle in self._unnamed:
+                self._launched(frame, self._name_of(handle))
+                self._asked = (frame.hop.label, frame.stack, frame.back)
+            self._unnamed.clear()
             for address in self._call_sites - self._returns.keys():
                 self._returns[address] = Return(address, self)
             if self._signal == "SIGTRAP":
@@ -79,17 +92,23 @@ class Tracer:
         """A hop begins; returns whether gdb has to stop for it."""
         thread = gdb.selected_thread().ptid[1]
         tree = self._trees.setdefault(thread, ThreadTree(self.printer))
-        back = process.return_address()
-        frame = tree.enter(hop, process.register("sp"), back)
+        stack, back = process.register("sp"), process.return_address()
+        asked, self._asked = self._asked, None
+        if asked == (hop.label, stack, back):
+            return False  # after a function of the process was called here, cuda-gdb stops here once more
+        frame = tree.enter(hop, stack, back)
         if frame is None:
             return False
-        if hop.kind != "decline":  # printed with its answer
+        if hop.name in cuda_calls.LAUNCHES:
+            self._launch(hop, frame)
+        elif hop.kind != "decline":  # printed with its answer
             self.printer.hop(frame.record, self._note(hop, frame))
         self._call_sites.add(back)
-        return back not in self._returns  # for a breakpoint to be set, gdb has to stop
+        return back not in self._returns or bool(self._unnamed)  # for these, gdb has to stop
 
     def returned_to(self, address: int) -> None:
         """A hop may have returned."""
+        self._asked = None
         tree = self._trees.get(gdb.selected_thread().ptid[1])
         for frame in tree.leave(process.stack_before_return(), address) if tree else []:
             if frame.hop.kind == "decline":
@@ -107,11 +126,43 @@ class Tracer:
             keys = process.key_set(self._by_value.get(hop.name))
             frame.record["key"], frame.record["keys"] = self._keys.next_key(keys), self._keys.names(keys)
             return f"next key: {frame.record['key']}"
-        if hop.kind == "launch":
-            function = process.function_at(process.argument(0 if hop.name == "cudaLaunchKernel" else 1))
-            frame.record["kernel"] = process.demangle(function) if function else "unknown"
-            return f"launches {frame.record['kernel']}"
+        if hop.kind in cuda_calls.KINDS:
+            does = cuda_calls.describe(hop.name, process.argument)
+            frame.record["does"] = does
+            return self._called_by(frame, does)
         return "upstream, the override is disabled" if frame.record.get("disabled") else hop.note
+
+    def _launch(self, hop: Hop, frame: Frame) -> None:
+        """A kernel's launch: name it now if its stub is known, else ask the driver once gdb has stopped."""
+        where = cuda_calls.LAUNCHES[hop.name]
+        place = frame.back - 1 if isinstance(where, str) else process.argument(where)
+        stub = process.function_at(place)
+        if stub is not None:
+            self._launched(frame, cuda_calls.kernel_of_stub(stub))
+        else:
+            self._unnamed.append((frame, process.argument(where) if isinstance(where, int) else 0))
+
+    def _launched(self, frame: Frame, mangled: str | None) -> None:
+        frame.record["kernel"] = process.demangle(mangled) if mangled else "a kernel without a name"
+        self.printer.hop(
+            frame.record, self._called_by(frame, f"launches {cuda_calls.short_name(frame.record['kernel'])}")
+        )
+
+    def _called_by(self, frame: Frame, note: str) -> str:
+        """The note, and for a call of the driver which library it comes from."""
+        library = Path(process.library_of(frame.back) or "").name
+        frame.record["library"] = library
+        return f"{note} (from {library})".strip() if frame.hop.kind == "driver" and library else note
+
+    def _name_of(self, handle: int) -> str | None:
+        """What the driver calls a CUfunction or CUkernel."""
+        for function in self._driver.get("names", []):
+            try:
+                if handle and process.call_function(function, self._driver["answer"], handle) == 0:
+                    return process.string(process.pointer_at(self._driver["answer"]))
+            except gdb.error:
+                continue
+        return None
 
     def _refuse(self, line: str) -> int:
         (self._folder / "refused").write_text(line)

@@ -31,7 +31,11 @@ class Case:
         generated: whether Inductor writes code of its own for the operator: compiled code then asks nothing.
         in_place: whether it writes its arguments. Such operators have no derivative.
         raises: programs in which upstream itself may raise an error: "meta", "vmap", "functionalize", "views"
-            (negative and conjugate ones). Where it does, it must be the same error with overrides on.
+            (negative and conjugate ones), "grad", "jvp". Where it does, it must be the same error with
+            overrides on.
+        raises_on_cuda: the same, of programs that upstream runs on CPU.
+        traced_by_calling: the dispatch keys at which tracing calls a real kernel, because an operator that
+            the call is made of has no meta kernel.
     """
 
     name: str
@@ -42,6 +46,12 @@ class Case:
     generated: bool = False
     in_place: bool = False
     raises: frozenset[str] = frozenset()
+    raises_on_cuda: frozenset[str] = frozenset()
+    traced_by_calling: frozenset[str] = frozenset()
+
+    def may_raise(self, program: str, device: str) -> bool:
+        """Whether upstream itself may raise an error in a kind of program."""
+        return program in self.raises or (device == "cuda" and program in self.raises_on_cuda)
 
 
 def _random(device: str, *shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
@@ -104,9 +114,27 @@ def _gru(x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: T
     return torch.gru(x, h, [w_ih, w_hh, b_ih, b_hh], True, 1, 0.0, True, False, False)
 
 
+def _gru_inference(x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Any:
+    return torch.gru(x, h, [w_ih, w_hh, b_ih, b_hh], True, 1, 0.0, False, False, False)
+
+
+def _recurrent(device: str, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Input, state, and weights as large as nn.GRU starts with: rounding does not grow from step to step."""
+    x, h, *weights = _random("cpu", *shapes)
+    return tuple(t.to(device) for t in (x, h, *(w / shapes[3][1] ** 0.5 for w in weights)))
+
+
 # [T, B, I], [1, B, H], [3H, I], [3H, H], [3H], [3H]; the cell: [B, I], [B, H]
 GRU_SHAPES = ((7, 4, 16), (1, 4, 32), (96, 16), (96, 32), (96,), (96,))
 CELL_SHAPES = ((4, 16), (4, 32), *GRU_SHAPES[2:])
+
+GRU_OPERATORS = (
+    "_cudnn_rnn",
+    "_cudnn_rnn_backward",
+    "_thnn_fused_gru_cell",
+    "_thnn_fused_gru_cell_backward",
+    "gru_cell",
+)
 
 # PyTorch has no batching rule for an operator that writes lists of tensors, and computes no lazy sign or
 # conjugate for it. torch.func.functionalize takes an empty list (Adam's maxima) for a list of plain tensors.
@@ -158,23 +186,31 @@ CASES = (
         torch.nn.functional.linear,
     ),
     Case(
+        "gru_inference",
+        GRU_OPERATORS,
+        lambda d: _recurrent(d, *GRU_SHAPES),
+        _gru_inference,
+        raises=frozenset({"vmap"}),
+        # As below; and cuDNN has no derivative of what was computed for inference.
+        raises_on_cuda=frozenset({"grad", "jvp", "views", "autograd"}),
+    ),
+    Case(
         "gru",
-        (
-            "_cudnn_rnn",
-            "_cudnn_rnn_backward",
-            "_thnn_fused_gru_cell",
-            "_thnn_fused_gru_cell_backward",
-            "gru_cell",
-        ),
-        lambda d: tuple(_random(d, *GRU_SHAPES)),
+        GRU_OPERATORS,
+        lambda d: _recurrent(d, *GRU_SHAPES),
         _gru,
         raises=frozenset({"vmap"}),
+        # cuDNN's weight buffer is looked for behind the wrappers of torch.func; it has no complex numbers.
+        raises_on_cuda=frozenset({"grad", "jvp", "views"}),
     ),
     Case(
         "gru_cell",
         ("_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward", "gru_cell"),
-        lambda d: tuple(_random(d, *CELL_SHAPES)),
+        lambda d: _recurrent(d, *CELL_SHAPES),
         torch.gru_cell,
+        # On CUDA one operator is all gates: without forward mode, complex numbers or a meta kernel.
+        raises_on_cuda=frozenset({"jvp", "views"}),
+        traced_by_calling=frozenset({"CUDA"}),
     ),
 )
 

@@ -6,6 +6,8 @@ import warnings
 from functools import cache
 from types import ModuleType
 
+import torch
+
 import aten_ext
 from torch_databases import modules, operators, optimizers
 from torch_databases.comparison import outcome_of
@@ -22,8 +24,17 @@ def run(entry: Entry, device: str) -> Tally:
     undefined = undefined_samples(entry, key)
     known = undefined.pattern if undefined else None
     with tallied(key, exact=is_exact(entry, key), known=known) as tally:
+        if device == "cuda":
+            _start_cublas()
         DATABASES[entry.database].run(entry.name, device, tally)
     return tally
+
+
+@cache
+def _start_cublas() -> None:
+    """In the thread that runs backward formulas it warns when it starts: once a process."""
+    x = torch.ones(2, 2, device="cuda", requires_grad=True)
+    torch.autograd.grad((x @ x).sum(), x)
 
 
 def reached(database: str, device: str) -> dict[str, list[str]]:

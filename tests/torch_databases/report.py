@@ -8,7 +8,7 @@ import re
 import torch
 
 from torch_databases.entries import run
-from torch_databases.table import entries_at, undefined_samples, why_declined
+from torch_databases.table import entries_at, undefined_samples, why_declined, why_unreached
 
 HEAD = """# PyTorch's own test databases
 
@@ -20,9 +20,9 @@ says how.
 
 *Samples* counts comparisons: a sample, a dtype, a way to call it. *Errors* are those in which upstream raises
 and so do we. *Fused* and *declined* count calls with overrides on that reached an override: one sample may
-make many. *Exact* asks for equal elements, otherwise the tolerances of `torch.testing.assert_close` hold.
-*Undefined* samples are not compared: upstream itself answers differently from call to call. *Failures* are
-differences.
+make many. *Exact* asks for equal elements, otherwise the tolerances of `torch.testing.assert_close` hold, the
+absolute one in proportion to the largest element. *Undefined* samples are not compared: upstream itself
+answers differently from call to call. *Failures* are differences.
 
 `scripts/torch_databases` writes this page; a test compares its lines with the table of entries.
 """
@@ -54,6 +54,10 @@ def section(device: str, *, full: bool) -> str:
         declined, undefined = why_declined(entry, key), undefined_samples(entry, key)
         if declined:
             notes.append(f"{entry}, nothing fused: {declined}.")
+        for override in overrides:
+            unreached = why_unreached(override, key)
+            if unreached:
+                notes.append(f"{entry}, `{override}` not reached: {unreached}.")
         if undefined:
             notes.append(f"{entry}, undefined: {undefined.reason}.")
     return "\n".join([*lines, *(f"\n{note}" for note in notes)]) + "\n"

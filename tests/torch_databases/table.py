@@ -6,7 +6,9 @@ does: rows whose override this build does not have are not run.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Mapping
 
 import aten_ext
 
@@ -42,6 +44,7 @@ class Row:
         declined: (dispatch key, entry) -> why every one of its samples goes upstream there. Such an entry
             must reach the override all the same, and one that starts to run fused has to leave this list.
         undefined: (dispatch key, entry) -> samples whose result upstream leaves undefined: not compared.
+        unreached: dispatch key -> why no sample of any entry gets as far as the override there.
     """
 
     operators: tuple[str, ...] = ()
@@ -54,10 +57,13 @@ class Row:
     exact: frozenset[str] = frozenset()
     declined: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     undefined: dict[tuple[str, str], Undefined] = dataclasses.field(default_factory=dict)
+    unreached: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 # Step counters that live on the GPU (capturable) are counted up by a number; on the CPU by a tensor.
 STEPS_BY_SCALAR_ON_CUDA = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+
+ROWS_OF_ODD_LENGTH = "the samples' rows are no multiples of 16 bytes"
 
 # Operator (the part of an override's name before the dot: all its overloads) -> the entries that reach it.
 TABLE: dict[str, Row] = {
@@ -75,7 +81,11 @@ TABLE: dict[str, Row] = {
             )
         },
     ),
-    "_fused_adagrad_": Row(optimizers=("Adagrad",), exact=frozenset({"CPU"})),
+    "_fused_adagrad_": Row(
+        optimizers=("Adagrad",),
+        exact=frozenset({"CPU"}),
+        unreached={"CUDA": "torch.optim.Adagrad refuses parameters on the GPU with fused=True"},
+    ),
     "_foreach_add_": Row(
         operators=("_foreach_add",),
         optimizers=(*STEPS_BY_SCALAR_ON_CUDA, "Adam", "AdamW", "Adagrad"),
@@ -84,6 +94,12 @@ TABLE: dict[str, Row] = {
         declined={
             (key, "_foreach_add"): "the samples are lists of larger tensors, the kernel is for single numbers"
             for key in ("CPU", "CUDA")
+        }
+        | {
+            (
+                "CUDA",
+                "Adagrad",
+            ): "steps are counted on the CPU, what is added to on the GPU are larger tensors"
         },
     ),
     "cat": Row(
@@ -91,6 +107,7 @@ TABLE: dict[str, Row] = {
         # Mostly backward formulas, of split and its kin.
         more_operators=(
             "_chunk_cat",
+            "_segment_reduce",
             "chunk",
             "combinations",
             "fft.fftshift",
@@ -138,9 +155,13 @@ TABLE: dict[str, Row] = {
                 "vstack",
             ): "along the first dimension the kernel takes 64 inputs or more, the samples have fewer"
         },
+        cuda_only=frozenset({"_segment_reduce"}),
         exact=frozenset({"CPU", "CUDA"}),
     ),
-    "_cudnn_rnn": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
+    "_cudnn_rnn": Row(
+        modules=("nn.GRU", "nn.LSTM", "nn.RNN"),
+        declined={("CUDA", name): "the kernel is for the GRU alone" for name in ("nn.LSTM", "nn.RNN")},
+    ),
     "_cudnn_rnn_backward": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
     "_thnn_fused_gru_cell": Row(modules=("nn.GRUCell", "nn.GRU")),
     "_thnn_fused_gru_cell_backward": Row(modules=("nn.GRUCell", "nn.GRU")),
@@ -148,14 +169,106 @@ TABLE: dict[str, Row] = {
     "addmm": Row(
         operators=("addmm", "nn.functional.linear"),
         modules=("nn.Linear", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
+        more_operators=("nn.functional.multi_head_attention_forward",),
+        more_modules=("nn.MultiheadAttention", "nn.RNNCell", "nn.Transformer", "nn.TransformerDecoderLayer"),
+        declined={("CUDA", name): ROWS_OF_ODD_LENGTH for name in ("addmm", "nn.Linear")},
     ),
-    "_addmm_activation": Row(modules=("nn.TransformerEncoder", "nn.TransformerEncoderLayer")),
-    "mm": Row(operators=("mm", "nn.functional.linear"), modules=("nn.Linear",)),
+    "_addmm_activation": Row(
+        modules=("nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
+        unreached={"CUDA": "no sample takes the fast path of nn.TransformerEncoderLayer, which calls it"},
+    ),
+    "mm": Row(
+        operators=("mm", "nn.functional.linear"),
+        modules=("nn.Linear",),
+        # Mostly backward formulas.
+        more_operators=(
+            "addmm",
+            "cholesky",
+            "cholesky_inverse",
+            "cholesky_solve",
+            "corrcoef",
+            "cov",
+            "linalg.cholesky",
+            "linalg.cholesky_ex",
+            "linalg.cond",
+            "linalg.eig",
+            "linalg.eigh",
+            "linalg.eigvals",
+            "linalg.eigvalsh",
+            "linalg.householder_product",
+            "linalg.inv",
+            "linalg.inv_ex",
+            "linalg.lstsq",
+            "linalg.lu",
+            "linalg.lu_factor",
+            "linalg.lu_factor_ex",
+            "linalg.lu_solve",
+            "linalg.multi_dot",
+            "linalg.pinv",
+            "linalg.qr",
+            "linalg.slogdet",
+            "linalg.solve",
+            "linalg.solve_ex",
+            "linalg.solve_triangular",
+            "linalg.svd",
+            "linalg.svdvals",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "logdet",
+            "lu",
+            "lu_solve",
+            "nn.functional.multi_head_attention_forward",
+            "norm",
+            "ormqr",
+            "pca_lowrank",
+            "pinverse",
+            "qr",
+            "sparse.sampled_addmm",
+            "svd",
+            "svd_lowrank",
+            "tensordot",
+            "triangular_solve",
+        ),
+        more_modules=(
+            "nn.GRUCell",
+            "nn.LSTMCell",
+            "nn.MultiheadAttention",
+            "nn.RNNCell",
+            "nn.Transformer",
+            "nn.TransformerDecoderLayer",
+            "nn.TransformerEncoder",
+            "nn.TransformerEncoderLayer",
+        ),
+        more_optimizers=("Adafactor",),
+        declined={("CUDA", name): ROWS_OF_ODD_LENGTH for name in ("mm", "nn.Linear")},
+    ),
     "linear": Row(
         operators=("nn.functional.linear",),
         modules=("nn.Linear", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
     ),
 }
+
+# Composite operator -> the calls of overridden operators that one call of its decomposition makes, on CUDA.
+# Its own kernel takes their place.
+PARTS = {"gru_cell": {"mm": 2, "_thnn_fused_gru_cell": 1}}
+
+
+def decomposed(asked: Mapping[str, int], ran: Mapping[str, int]) -> dict[str, int]:
+    """How often each override would have been asked if composite operators had no kernel.
+
+    Args:
+        asked: override -> its calls, fused or declined.
+        ran: override -> those that ran fused.
+
+    Returns:
+        Override -> calls, of those that were asked at all.
+    """
+    found = collections.Counter({name: count for name, count in asked.items() if count})
+    for composite, parts in PARTS.items():
+        for part, count in parts.items():
+            if ran.get(composite, 0):
+                found[part] += count * ran[composite]
+    return dict(found)
 
 
 def operator(override: str) -> str:
@@ -221,6 +334,11 @@ def why_declined(entry: Entry, key: str) -> str | None:
     """Why no sample of the entry runs fused at ``key``, where the table says so."""
     reasons = [row.declined.get((key, entry.name)) for row in _rows(entry, key)]
     return next(filter(None, reasons), None)
+
+
+def why_unreached(override: str, key: str) -> str | None:
+    """Why no entry gets as far as the override at ``key``, where the table says so."""
+    return TABLE[operator(override)].unreached.get(key)
 
 
 def undefined_samples(entry: Entry, key: str) -> Undefined | None:

@@ -13,6 +13,7 @@ import torch
 
 import aten_ext
 from torch_databases.comparison import differences, outcome_of
+from torch_databases.table import decomposed
 
 
 @dataclasses.dataclass
@@ -82,12 +83,17 @@ class Tally:
 
     def _add_counts(self) -> Iterator[str]:
         """Add what the two calls were counted as, and say where they were not asked equally often."""
-        for name, counts in aten_ext.counts(self.key).items():
+        everything = aten_ext.counts(self.key)
+        on = decomposed(
+            {name: counts.ran + sum(counts.declined.values()) for name, counts in everything.items()},
+            {name: counts.ran for name, counts in everything.items()},
+        )
+        for name, counts in everything.items():
             declined = sum(counts.declined.values())
             if counts.ran or declined or counts.disabled:
                 self.ran[name] = self.ran.get(name, 0) + counts.ran
                 self.declined[name] = self.declined.get(name, 0) + declined
-            if counts.ran + declined != counts.disabled:
+            if on.get(name, 0) != counts.disabled:
                 yield (
                     f"{name}: {counts.ran} fused and {declined} declined calls with overrides on, "
                     f"{counts.disabled} calls with overrides off"
@@ -118,12 +124,17 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def tallied(key: str, *, exact: bool, known: str | None = None) -> Iterator[Tally]:
-    """A :class:`Tally` to compare with, on one thread, with all warnings given and none of them shown."""
-    warn_always = torch.is_warn_always_enabled()
+    """A :class:`Tally` to compare with, on one thread, with all warnings given and none of them shown.
+
+    cuDNN computes in fp32, not in TF32, which is too coarse to compare with.
+    """
+    warn_always, tf32 = torch.is_warn_always_enabled(), torch.backends.cudnn.allow_tf32
     torch.set_warn_always(True)  # or the second of two equal calls would warn less
+    torch._C._set_cudnn_allow_tf32(False)
     try:
         with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore")  # of making samples; those of calls are part of their outcome
             yield Tally(key, exact, known)
     finally:
+        torch._C._set_cudnn_allow_tf32(tf32)
         torch.set_warn_always(warn_always)

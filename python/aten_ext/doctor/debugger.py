@@ -11,6 +11,7 @@ from pathlib import Path
 from aten_ext.doctor.finding import Finding, note, ok, warning
 
 OLDEST_GDB = 13
+GDBS = ("gdb", "cuda-gdb", "/usr/local/cuda/bin/cuda-gdb")  # NVIDIA's can do the same
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 ALLOW = (
     "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, as root: "
@@ -20,7 +21,7 @@ ALLOW = (
 
 def gdb() -> Iterator[Finding]:
     """Whether gdb is there, new enough and with Python, and whether it may run a program."""
-    path = shutil.which("gdb")
+    path = next(filter(None, map(shutil.which, GDBS)), None)
     if path is None:
         yield warning("gdb", "not found", "for scripts/trace_dispatch: apt install gdb")
         return
