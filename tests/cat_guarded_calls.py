@@ -11,7 +11,7 @@ import sys
 import torch
 
 import aten_ext
-from cat_reference import bits
+from cat_reference import KERNELS, bits
 from device_on_host import library
 from guarded import guarded
 from strategies import random_bits
@@ -21,7 +21,7 @@ DTYPES = (torch.uint8, torch.int16, torch.float32, torch.int64, torch.complex128
 
 def main(calls: int, seed: int) -> None:
     """Exits by a signal where a kernel strays."""
-    library.load("cat", "cuda/cat_convert.cu", "cuda/cat_transpose.cu", "cuda/cat_gather.cu")
+    library.load("cat", *KERNELS)
     choose = random.Random(seed)
     for call in range(calls):
         dtype = choose.choice(DTYPES)

@@ -36,6 +36,8 @@ COPIED = (
     torch.float8_e4m3fnuz,
 )
 """Dtypes that are copied."""
+KERNELS = tuple(f"cuda/cat_{part}.cu" for part in ("words", "convert", "transpose", "gather"))
+"""The sources of the CUDA kernels beside the first."""
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import aten_ext
-from cat_reference import CONVERTED, COPIED, assert_same, upstream
+from cat_reference import CONVERTED, COPIED, KERNELS, assert_same, upstream
 from device_on_host import library
 from strategies import Concatenation, concatenations, random_bits
 
@@ -32,7 +32,7 @@ ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
 
 @pytest.fixture(scope="module", autouse=True)
 def ops() -> torch._ops._OpNamespace:
-    library.load("cat", "cuda/cat_convert.cu", "cuda/cat_transpose.cu", "cuda/cat_gather.cu")
+    library.load("cat", *KERNELS)
     return torch.ops.aten_ext_on_host
 
 
@@ -134,10 +134,11 @@ def test_small_arguments_of_old_drivers() -> None:
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import torch\n"
         "import test_cat_on_host as t\n"
         't.aten_ext.enable("cat")\n'
-        't.library.load("cat", "cuda/cat_convert.cu", "cuda/cat_transpose.cu", "cuda/cat_gather.cu")\n'
+        't.library.load("cat", *t.KERNELS)\n'
         "torch.ops.aten_ext_on_host_cat.set_driver(12000)\n"
         "xs = [t.random_bits(6 * (5 + i % 3), torch.int32, i).view(3, -1) for i in range(600)]\n"
         "t.check(xs, 1)\n"
+        "t.check([x.flatten() for x in xs], 0)\n"
         "t.check([x[:, ::2] for x in xs], 1)\n"
         "t.check([x.view(torch.int16) if i % 2 else x for i, x in enumerate(xs)], 1)\n"
         "t.check([x.view(-1, 3).repeat(1, 4).t() for x in xs], 1)\n"
@@ -153,6 +154,32 @@ def test_every_phase(offset: int, run: int, rows: int) -> None:
     """Bytes of any number from any address to any address."""
     first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
     check([first, random_bits(rows * 65, torch.uint8, 2).view(rows, 65), first], 1)
+
+
+# Average runs, in bytes, about those from which on another kernel is chosen (cat_words.cu).
+@pytest.mark.parametrize("size", [3, 16, 64, 66, 638, 642, 2046, 2050, 4094, 4098, 8190, 8194])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_runs_of_words(size: int, dtype: torch.dtype, rows: int) -> None:
+    """In and out of step, with rows of even and odd sizes, and not at the beginning of memory."""
+    n = max(size // dtype.itemsize, 1)
+    for order, sizes in enumerate(((n, n), (n, n + 1), (n + 1, n + 2), (n - n % 4 + 4,) * 2)):
+        flat = [random_bits(rows * m + order % 2, dtype, m) for m in sizes]
+        check([t[order % 2 :].view(rows, -1) for t in flat], 1, (order % 3, size))
+
+
+@pytest.mark.parametrize("count", [8, 9, 300, 700])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
+    """Of one length or not, in step or not, in one launch or several."""
+    for sizes in (
+        [4] * count,
+        [5] * count,
+        [1 + i % 7 for i in range(count)],
+        [4 + i % 3 * 4 for i in range(count)],
+    ):
+        check([random_bits(rows * n, dtype, n).view(rows, n) for n in sizes], 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])

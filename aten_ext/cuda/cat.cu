@@ -352,6 +352,9 @@ cudaError_t launch_unit(const CatRunsParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_cat_runs(const CatRunsParams& params, cudaStream_t stream) {
+  if (const cudaError_t error = launch_cat_words(params, stream); error != cudaErrorNotSupported) {
+    return error;
+  }
   // Of runs of bytes, the element size matters at their ends only: addresses are multiples of it.
   switch (params.element_size) {
     case 1:

@@ -1,5 +1,5 @@
-// Bridge between the ATen side of cat on CUDA (cat.cpp) and its kernels (cat.cu, cat_convert.cu,
-// cat_transpose.cu, cat_gather.cu). No ATen here.
+// Bridge between the ATen side of cat on CUDA (cat.cpp) and its kernels (cat.cu, cat_words.cu,
+// cat_convert.cu, cat_transpose.cu, cat_gather.cu). No ATen here.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -79,6 +79,8 @@ struct CatStridedParams {
 
 // Inputs of the result's dtype, as bytes.
 cudaError_t launch_cat_runs(const CatRunsParams& params, cudaStream_t stream);
+// The same word by word, where that is faster; otherwise cudaErrorNotSupported, and nothing was launched.
+cudaError_t launch_cat_words(const CatRunsParams& params, cudaStream_t stream);
 // Inputs of the dtypes that CatDtype names, converted.
 cudaError_t launch_cat_convert(const CatRunsParams& params, cudaStream_t stream);
 // Inputs that share a dimension `tile_dim`.

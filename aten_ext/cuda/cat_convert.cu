@@ -28,11 +28,11 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-constexpr int kVectors = 2;  // of a thread
+constexpr int kVectors = 1;  // of a thread: with two, fp32 + bf16 takes 19.6 us instead of 17.2
 constexpr int kMaxThreads = 256;
 constexpr int kMinThreads = 64;
-// 64 registers; see cat.cu.
-constexpr int kMinBlocksPerSM = 4;
+// 32 registers
+constexpr int kMinBlocksPerSM = 8;
 constexpr int64_t kFewBlocks = 264;
 
 template <typename T>

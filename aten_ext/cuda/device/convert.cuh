@@ -87,7 +87,8 @@ __device__ __forceinline__ To convert(From x) {
   }
 }
 
-// `count` consecutive elements, in vectors where the address allows it.
+// `count` consecutive elements, in vectors where the address allows it: those are not read again, so that
+// they are the first to leave the caches.
 template <typename T, int count>
 __device__ __forceinline__ void load_elements(T (&to)[count], const T* from) {
   constexpr int kBytes = sizeof(to);
@@ -100,7 +101,7 @@ __device__ __forceinline__ void load_elements(T (&to)[count], const T* from) {
   if (kVector > static_cast<int>(sizeof(T)) && reinterpret_cast<uintptr_t>(from) % kVector == 0) {
 #pragma unroll
     for (int i = 0; i < kBytes / kVector; ++i) {
-      const Word word = reinterpret_cast<const Word*>(from)[i];
+      const Word word = __ldcs(reinterpret_cast<const Word*>(from) + i);
       memcpy(reinterpret_cast<char*>(to) + i * kVector, &word, kVector);
     }
   } else {

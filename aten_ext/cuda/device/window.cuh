@@ -19,6 +19,17 @@ __device__ __forceinline__ uint32_t phase_of(const void* address) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) & 15;
 }
 
+// By which an address exceeds a multiple of `bytes`, a power of two.
+template <int bytes>
+__device__ __forceinline__ uint32_t phase_of(const void* address) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) & (bytes - 1);
+}
+
+// Bytes `shift` to `shift` + 3 of the 8 in low and high; 0 <= shift < 4.
+__device__ __forceinline__ uint32_t shift_bytes(uint32_t low, uint32_t high, uint32_t shift) {
+  return __funnelshift_r(low, high, 8 * shift);
+}
+
 // Bytes `shift` to `shift` + 15 of the 32 in low and high; 0 <= shift < 16.
 __device__ __forceinline__ uint4 shift_bytes(const uint4& low, const uint4& high, uint32_t shift) {
   uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
