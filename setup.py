@@ -148,13 +148,13 @@ def torch_includes(toolkit: Path | None) -> list[str]:
     return includes
 
 
-def find_cudart(toolkit: Path) -> Path:
-    """The CUDA runtime library to link: the toolkit's, or the one in torch's wheel."""
+def find_cuda_library(toolkit: Path, name: str) -> Path:
+    """A library of CUDA to link: the toolkit's, or the one in torch's wheel. torch has loaded it already."""
     site_packages = Path(torch.__file__).parent.parent
     for folder in (toolkit / "lib64", *site_packages.glob("nvidia/cu*/lib")):
-        for library in sorted(folder.glob("libcudart.so*")):
+        for library in sorted(folder.glob(f"{name}.so*")):
             return library
-    sys.exit(f"aten_ext: no libcudart.so in {toolkit}/lib64 or in the packages beside torch")
+    sys.exit(f"aten_ext: no {name}.so in {toolkit}/lib64 or in the packages beside torch")
 
 
 def generate_sources(with_cuda: bool) -> list[str]:
@@ -211,10 +211,10 @@ def extensions() -> list[Extension]:
         host.append("-DATEN_EXT_WITH_CUDA")
         device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
         device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
-        cudart = find_cudart(toolkit)
+        for name in ("libcudart", "libcublasLt"):
+            library = find_cuda_library(toolkit, name)
+            link += [f"-L{library.parent}", f"-l:{library.name}"]
         link += [
-            f"-L{cudart.parent}",
-            f"-l:{cudart.name}",
             # Nothing refers to it by name until the dispatcher does.
             "-Wl,--no-as-needed",
             "-ltorch_cuda",

@@ -75,7 +75,7 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("act", "use_gelu"), [(torch.relu, False), (gelu_tanh, True)], ids=["relu", "gelu"])
-@pytest.mark.parametrize("shape", [(8, 64), (2, 4, 64), (1, 1, 1, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 64), (2, 4, 64), (1, 2, 1, 64)], ids=str)
 def test_rewrites(dtype: torch.dtype, act: Function, use_gelu: bool, shape: tuple[int, ...]) -> None:
     """Also through the views that nn.Linear makes of an input of more than two dimensions."""
     graph = trace(lambda x, w, b: act(linear(x, w, b)), shape, *SHAPES[1:], dtype=dtype)
@@ -108,7 +108,7 @@ def test_alpha_and_beta_stay() -> None:
         (32,),
         (8, 64),
         (64, 32),
-        dtype=torch.half,
+        dtype=torch.float32,
     )
     assert rewritten(graph) == [{"beta": 2, "alpha": 0.5, "use_gelu": False}]
 
@@ -147,13 +147,56 @@ def test_leaves(function: Function) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "dtype", "device"),
-    [(65, torch.float32, "cuda"), (8, torch.float64, "cuda"), (8, torch.float32, "cpu")],
+    [(8, torch.float64, "cuda"), (8, torch.float32, "cpu")],
 )
 def test_leaves_what_the_override_does_not_take(rows: int, dtype: torch.dtype, device: str) -> None:
     graph = trace(
         lambda x, w, b: torch.relu(linear(x, w, b)), (rows, 64), *SHAPES[1:], dtype=dtype, device=device
     )
     assert rewritten(graph) == []
+
+
+@pytest.mark.parametrize("act", [torch.relu, gelu_tanh], ids=["relu", "gelu"])
+@pytest.mark.parametrize(
+    ("dtype", "rows", "is_faster"),
+    [
+        (torch.float32, 1, False),
+        (torch.float32, 2, True),
+        (torch.float32, 16, True),
+        (torch.float32, 17, False),
+        (torch.float32, 2048, False),
+        *((dtype, rows, True) for dtype in DTYPES[1:] for rows in (1, 64, 65, 2048)),
+    ],
+    ids=str,
+)
+def test_rewrites_where_it_is_faster(dtype: torch.dtype, rows: int, is_faster: bool, act: Function) -> None:
+    """Both sides of each edge of what was measured; batch times sequence counts as rows."""
+    for shape in [(rows, 64), (1, rows, 64)]:
+        graph = trace(lambda x, w, b: act(linear(x, w, b)), shape, *SHAPES[1:], dtype=dtype)
+        assert len(rewritten(graph)) == is_faster
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bias_that_cublaslt_does_not_add(dtype: torch.dtype) -> None:
+    """In 16 bits more than a vector, or scaled, is upstream's slow way; in fp32 the kernel takes any."""
+    for bias, beta in [((8, 32), 1), ((1, 32), 1), ((1,), 1), ((32,), 2), ((32,), 0)]:
+
+        def layer(b: torch.Tensor, x: torch.Tensor, w: torch.Tensor, beta: int = beta) -> torch.Tensor:
+            return torch.relu(torch.addmm(b, x, w, beta=beta))
+
+        graph = trace(lambda b, x, w: layer(b, x, w), bias, (8, 64), (64, 32), dtype=dtype)
+        assert len(rewritten(graph)) == (dtype == torch.float32), (bias, beta)
+
+
+def test_tf32_is_left() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for dtype, count in ((torch.float32, 0), (torch.half, 1)):
+            graph = trace(lambda x, w, b: torch.relu(linear(x, w, b)), *SHAPES, dtype=dtype)
+            assert len(rewritten(graph)) == count
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_leaves_what_has_no_fixed_number_of_rows() -> None:

@@ -7,6 +7,7 @@ Values are compared with float64; how far from it upstream's own CUDA result is,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +29,15 @@ DEEP = [(3, 70, 1544), (16, 64, 1024), (24, 72, 1096), (64, 64, 1032)]
 WIDE = [(2, 5064, 16), (16, 5064, 40)]
 
 
+def load() -> None:
+    """The kernel for few rows and cuBLASLt's way, against a stand-in for cuBLASLt."""
+    ops = Path(__file__).parent / "device_on_host" / "linear_lt_ops.cpp"
+    library.load("linear", "cuda/linear_lt.cpp", str(ops))
+
+
 @pytest.fixture(params=[(0, 0), (1, 0), (2, 7)], ids=["forward", "backward", "shuffled"])
 def order(request: pytest.FixtureRequest) -> Iterator[None]:
-    library.load("linear")
+    load()
     torch.ops.aten_ext_on_host_linear.set_order(*request.param)
     yield
     torch.ops.aten_ext_on_host_linear.set_order(0, 0)
@@ -91,7 +98,7 @@ def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int,
 @pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
 @pytest.mark.parametrize("shape", WIDE, ids=str)
 def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int, int]) -> None:
-    library.load("linear")
+    load()
     torch.ops.aten_ext_on_host_linear.set_order(2, 3)
     mat1, mat2 = operands(shape, dtype, transposed)
     result = torch.ops.aten_ext_on_host.mm(mat1, mat2)
@@ -105,7 +112,7 @@ def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int,
     "form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"]
 )
 def test_bias_forms(dtype: torch.dtype, act: str, form: str) -> None:
-    library.load("linear")
+    load()
     m, n, k = 9, 35, 136
     mat1, mat2 = operands((m, n, k), dtype, True)
     bias = {
@@ -162,7 +169,7 @@ def test_out(order: None, dtype: torch.dtype, shape: tuple[int, int, int]) -> No
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_beta_zero_ignores_the_bias(dtype: torch.dtype) -> None:
-    library.load("linear")
+    load()
     mat1, mat2 = operands((2, 16, 64), dtype, True)
     bias = torch.full((16,), torch.nan, dtype=dtype)
     result = torch.ops.aten_ext_on_host.addmm(bias, mat1, mat2, beta=0)
@@ -172,7 +179,7 @@ def test_beta_zero_ignores_the_bias(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("act", [False, True], ids=["relu", "gelu"])
 def test_not_finite(act: bool) -> None:
     """NaN and infinities come out as PyTorch's own functions have them."""
-    library.load("linear")
+    load()
     values = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 1e30, -1e30, -100.0, 100.0])
     result = torch.ops.aten_ext_on_host._addmm_activation(
         values, torch.zeros(1, 4), torch.zeros(8, 4).t(), use_gelu=act

@@ -22,7 +22,7 @@ def ours(names: list[str]) -> list[str]:
 DEVICE_TOO = ["cuda/tensor_list.h", "cuda/kernel_arguments.cuh"]
 """What device code knows of the host's side: how a list of tensors reaches it."""
 
-STANDARD_ONLY = ["floating_dtype.h"]
+STANDARD_ONLY = ["floating_dtype.h", "lru_cache.h"]
 """Headers of ours that include nothing but the standard library."""
 
 FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp", ".cu", ".cuh"))

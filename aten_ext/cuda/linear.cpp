@@ -1,22 +1,21 @@
-// addmm, mm and _addmm_activation on CUDA, with their out= overloads: when, and over what.
+// addmm, mm and _addmm_activation on CUDA, with their out= overloads: the kernel for few rows (linear.cu),
+// and for the rest cuBLASLt with a plan that is remembered (linear_lt.cpp).
 //
 // The decline rules are compiled in a CPU build too: aten_ext.explain asks them about a GPU elsewhere.
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
 
+#include "linear_args.h"
 #include "overrides.h"
 
 #ifdef ATEN_EXT_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/cuda/tunable/Tunable.h>
+#include <ATen/ops/_addmm_activation_cuda_dispatch.h>
+#include <ATen/ops/addmm_cuda_dispatch.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -29,28 +28,6 @@ namespace {
 
 // The most rows of mat1 that the kernel takes.
 constexpr int64_t kMostRows = 64;
-
-// What the six overloads have in common. mm is addmm with no bias and beta = 0.
-struct LinearCall {
-  const at::Tensor* bias;  // nullptr: mm
-  const at::Tensor& mat1;
-  const at::Tensor& mat2;
-  const at::Tensor* out;  // nullptr: to be made
-};
-
-// Dimensions with names, which later releases of torch do not have: the second is for those.
-template <typename Tensor>
-auto has_names(const Tensor& t, int /*preferred*/) -> decltype(t.has_names()) {
-  return t.has_names();
-}
-template <typename Tensor>
-bool has_names(const Tensor& /*t*/, long /*otherwise*/) {
-  return false;
-}
-
-bool is_plain(const at::Tensor& t) {
-  return t.layout() == at::kStrided && !t.is_conj() && !t.is_neg() && !t._is_zerotensor() && !has_names(t, 0);
-}
 
 bool is_aligned(const at::Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
@@ -73,128 +50,28 @@ bool is_transposed(const at::Tensor& mat2) {
   return has_aligned_rows(mat2, 1, 0);
 }
 
-bool broadcasts_to(const at::Tensor& bias, int64_t m, int64_t n) {
-  const int64_t dims = bias.dim();
-  return dims <= 2 && (dims < 1 || bias.size(dims - 1) == 1 || bias.size(dims - 1) == n) &&
-         (dims < 2 || bias.size(0) == 1 || bias.size(0) == m);
-}
-
-// Upstream converts to float, which raises for what it cannot hold.
-bool fits_float(const at::Scalar& scalar) {
-  if (scalar.isComplex()) {
-    return false;
-  }
-  const double value = scalar.toDouble();
-  return !std::isfinite(value) || std::abs(value) <= std::numeric_limits<float>::max();
-}
-
-// What upstream would raise an error about, and what the kernel cannot read.
-const char* decline_operands(const LinearCall& call) {
-  const at::Tensor& mat1 = call.mat1;
-  const at::Tensor& mat2 = call.mat2;
-  for (const at::Tensor* t : {&mat1, &mat2, call.bias, call.out}) {
-    if (t == nullptr) {
-      continue;
-    }
-    if (!t->defined()) {
-      return "undefined tensor";
-    }
-    if (!is_plain(*t)) {
-      return "tensor that is sparse, named, or a view that conjugates, negates or stands for zeros";
-    }
-    if (t->scalar_type() != mat1.scalar_type()) {
-      return "more than one dtype";
-    }
-    if (t->device() != mat1.device()) {
-      return "more than one device";
-    }
-  }
-  const at::ScalarType dtype = mat1.scalar_type();
-  if (dtype != at::kFloat && dtype != at::kHalf && dtype != at::kBFloat16) {
-    return "dtype other than float32, float16, bfloat16";
-  }
-  if (mat1.dim() != 2 || mat2.dim() != 2) {
-    return "mat1 or mat2 that is not a matrix";
-  }
-  if (mat1.size(1) != mat2.size(0)) {
-    return "mat1 and mat2 whose inner sizes differ";
-  }
-  if (call.bias != nullptr && !broadcasts_to(*call.bias, mat1.size(0), mat2.size(1))) {
-    return "bias that does not broadcast to the result";
-  }
-  return nullptr;
-}
-
-// Shapes and strides that the kernel does not take.
-const char* decline_geometry(const LinearCall& call) {
-  const at::Tensor& mat1 = call.mat1;
-  const at::Tensor& mat2 = call.mat2;
-  const int64_t m = mat1.size(0);
-  const int64_t n = mat2.size(1);
-  const int64_t k = mat1.size(1);
-  if (m == 0 || n == 0 || k == 0) {
-    return "empty dimension";
-  }
-  if (m > kMostRows) {
+// What the kernel for few rows does not take.
+const char* decline_few_rows(const LinearCall& call) {
+  if (call.m() > kMostRows) {
     return "more than 64 rows";
   }
-  if (n > INT32_MAX / 2 || k > INT32_MAX / 2) {
-    return "dimension of 2^30 or more";
-  }
-  if (!has_aligned_rows(mat1, 0, 1)) {
+  if (!has_aligned_rows(call.mat1, 0, 1)) {
     return "mat1 whose rows are not contiguous in multiples of 16 bytes";
   }
-  if (!is_transposed(mat2) && !has_aligned_rows(mat2, 0, 1)) {
+  if (!is_transposed(call.mat2) && !has_aligned_rows(call.mat2, 0, 1)) {
     return "mat2 that is neither rows nor columns contiguous in multiples of 16 bytes";
   }
-  if (call.out == nullptr) {
-    return nullptr;
-  }
-  const at::Tensor& out = *call.out;
-  if (out.dim() != 2 || out.size(0) != m || out.size(1) != n) {
-    return "out of another shape";
-  }
-  if ((n > 1 && out.stride(1) != 1) || (m > 1 && out.stride(0) < n)) {
+  if (call.out != nullptr &&
+      ((call.n() > 1 && call.out->stride(1) != 1) || (call.m() > 1 && call.out->stride(0) < call.n()))) {
     return "out whose rows are not contiguous";
   }
-  if (out.is_alias_of(mat1) || out.is_alias_of(mat2) ||
-      (call.bias != nullptr && out.is_alias_of(*call.bias))) {
-    return "out that shares memory with an operand";
-  }
-  return nullptr;
-}
-
-// cuBLAS is deterministic with one of these, and upstream reports where it is not.
-bool cublas_is_deterministic() {
-  const char* config = std::getenv("CUBLAS_WORKSPACE_CONFIG");
-  return config != nullptr && (std::strcmp(config, ":4096:8") == 0 || std::strcmp(config, ":16:8") == 0);
-}
-
-// What the user asked of matrix products that the kernel would not do, or not as fast.
-const char* decline_context(at::ScalarType dtype) {
-  at::Context& context = at::globalContext();
-  const at::BlasBackend backend = context.blasPreferredBackend();
-  if (backend != at::BlasBackend::Default && backend != at::BlasBackend::Cublas) {
-    return "preferred BLAS library other than the default";
-  }
-  if (context._SMCarveout_EXPERIMENTAL().has_value()) {
-    return "multiprocessors set aside";
-  }
-  if (context.deterministicAlgorithms() && !cublas_is_deterministic()) {
-    return "deterministic algorithms without CUBLAS_WORKSPACE_CONFIG";
-  }
+  const at::ScalarType dtype = call.mat1.scalar_type();
   if (dtype == at::kFloat) {
-    const at::Float32Precision precision =
-        context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
+    const at::Float32Precision precision = float32_precision();
     const bool is_ieee = precision == at::Float32Precision::NONE || precision == at::Float32Precision::IEEE;
     return is_ieee ? nullptr : "float32 precision other than IEEE is allowed";
   }
-  if (dtype == at::kHalf && context.allowFP16AccumulationCuBLAS()) {
-    return "fp16 accumulation is allowed";
-  }
-  const at::CuBLASReductionOption reduction =
-      dtype == at::kHalf ? context.allowFP16ReductionCuBLAS() : context.allowBF16ReductionCuBLAS();
-  if (reduction == at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK) {
+  if (reduction_of(dtype) == at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK) {
     return "split K is not allowed";
   }
   return nullptr;
@@ -225,41 +102,54 @@ const char* decline_linear(const LinearCall& call, const at::Scalar& beta, const
   if (!fits_float(beta) || !fits_float(alpha)) {
     return "alpha or beta that is no number of float32";
   }
-  reason = decline_geometry(call);
-  reason = reason ? reason : decline_context(call.mat1.scalar_type());
-  return reason ? reason : decline_machine(call.mat1);
+  reason = decline_flags(call.mat1.scalar_type());
+  reason = reason ? reason : decline_machine(call.mat1);
+  if (reason != nullptr) {
+    return reason;
+  }
+  const char* few_rows = decline_few_rows(call);
+  if (few_rows == nullptr) {
+    return nullptr;
+  }
+  reason = decline_lt(call, beta);
+  // Of two reasons, the one of the way that was meant for so many rows.
+  return reason != nullptr && call.m() <= kMostRows ? few_rows : reason;
+}
+
+LinearEpilogue activation(bool use_gelu) {
+  return use_gelu ? LinearEpilogue::GELU : LinearEpilogue::ReLU;
 }
 
 }  // namespace
 
 const char* decline::addmm_cuda(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
                                 const at::Scalar& beta, const at::Scalar& alpha) {
-  return decline_linear({&self, mat1, mat2, nullptr}, beta, alpha);
+  return decline_linear({&self, mat1, mat2, nullptr, LinearEpilogue::None}, beta, alpha);
 }
 
 const char* decline::addmm_out_cuda(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
                                     const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
-  return decline_linear({&self, mat1, mat2, &out}, beta, alpha);
+  return decline_linear({&self, mat1, mat2, &out, LinearEpilogue::None}, beta, alpha);
 }
 
 const char* decline::_addmm_activation_cuda(const at::Tensor& self, const at::Tensor& mat1,
                                             const at::Tensor& mat2, const at::Scalar& beta,
-                                            const at::Scalar& alpha, bool /*use_gelu*/) {
-  return decline_linear({&self, mat1, mat2, nullptr}, beta, alpha);
+                                            const at::Scalar& alpha, bool use_gelu) {
+  return decline_linear({&self, mat1, mat2, nullptr, activation(use_gelu)}, beta, alpha);
 }
 
 const char* decline::_addmm_activation_out_cuda(const at::Tensor& self, const at::Tensor& mat1,
                                                 const at::Tensor& mat2, const at::Scalar& beta,
-                                                const at::Scalar& alpha, bool /*use_gelu*/, at::Tensor& out) {
-  return decline_linear({&self, mat1, mat2, &out}, beta, alpha);
+                                                const at::Scalar& alpha, bool use_gelu, at::Tensor& out) {
+  return decline_linear({&self, mat1, mat2, &out, activation(use_gelu)}, beta, alpha);
 }
 
 const char* decline::mm_cuda(const at::Tensor& self, const at::Tensor& mat2) {
-  return decline_linear({nullptr, self, mat2, nullptr}, 0, 1);
+  return decline_linear({nullptr, self, mat2, nullptr, LinearEpilogue::None}, 0, 1);
 }
 
 const char* decline::mm_out_cuda(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
-  return decline_linear({nullptr, self, mat2, &out}, 0, 1);
+  return decline_linear({nullptr, self, mat2, &out, LinearEpilogue::None}, 0, 1);
 }
 
 }  // namespace aten_ext
@@ -286,8 +176,15 @@ LinearDtype to_linear_dtype(at::ScalarType dtype) {
   }
 }
 
-LinearActivation to_activation(bool use_gelu) {
-  return use_gelu ? LinearActivation::GELU : LinearActivation::ReLU;
+LinearActivation to_activation(LinearEpilogue epilogue) {
+  switch (epilogue) {
+    case LinearEpilogue::ReLU:
+      return LinearActivation::ReLU;
+    case LinearEpilogue::GELU:
+      return LinearActivation::GELU;
+    default:
+      return LinearActivation::None;
+  }
 }
 
 // The stride of `bias` along a dimension counted from the last (0) when it is broadcast to the result.
@@ -301,77 +198,97 @@ at::Tensor make_out(const at::Tensor& mat1, const at::Tensor& mat2) {
       at::detail::empty_cuda({mat1.size(0), mat2.size(1)}, mat1.scalar_type(), mat1.device(), std::nullopt));
 }
 
-void run_linear(const at::Tensor* bias, const at::Tensor& mat1, const at::Tensor& mat2, float beta,
-                float alpha, LinearActivation activation, const at::Tensor& out) {
+void run_few_rows(const LinearCall& call, float beta, float alpha, const at::Tensor& out) {
+  const at::Tensor& mat1 = call.mat1;
+  const at::Tensor& mat2 = call.mat2;
   LinearParams p{};
   p.mat1 = mat1.const_data_ptr();
   p.mat2 = mat2.const_data_ptr();
   p.out = out.mutable_data_ptr();
-  p.M = static_cast<int32_t>(mat1.size(0));
-  p.N = static_cast<int32_t>(mat2.size(1));
-  p.K = static_cast<int32_t>(mat1.size(1));
+  p.M = static_cast<int32_t>(call.m());
+  p.N = static_cast<int32_t>(call.n());
+  p.K = static_cast<int32_t>(call.k());
   p.mat2_is_transposed = is_transposed(mat2);
   p.mat1_stride = mat1.stride(0);
   p.mat2_stride = mat2.stride(p.mat2_is_transposed ? 1 : 0);
   p.out_stride = out.stride(0);
   // With beta = 0 the bias is not read: it may be NaN.
-  if (bias != nullptr && beta != 0) {
-    p.bias = bias->const_data_ptr();
-    p.bias_stride_m = broadcast_stride(*bias, 1);
-    p.bias_stride_n = broadcast_stride(*bias, 0);
+  if (call.bias != nullptr && beta != 0) {
+    p.bias = call.bias->const_data_ptr();
+    p.bias_stride_m = broadcast_stride(*call.bias, 1);
+    p.bias_stride_n = broadcast_stride(*call.bias, 0);
   }
   p.alpha = alpha;
   p.beta = beta;
   p.dtype = to_linear_dtype(mat1.scalar_type());
-  p.activation = activation;
+  p.activation = to_activation(call.epilogue);
   const int multiprocessors = at::cuda::getDeviceProperties(mat1.device().index())->multiProcessorCount;
   C10_CUDA_CHECK(cuda::launch_linear(p, multiprocessors, c10::cuda::getCurrentCUDAStream()));
+}
+
+// cuBLASLt's refusal of its own heuristic's answer, which upstream meets with a warning and another kernel.
+void run_upstream(const LinearCall& call, const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  TORCH_WARN(
+      "[addmm] expected cuBLASLt to take the algorithm that it chose, got an error: upstream runs instead");
+  if (call.epilogue == LinearEpilogue::None) {
+    at::cuda::addmm_out(out, *call.bias, call.mat1, call.mat2, beta, alpha);
+  } else {
+    at::cuda::_addmm_activation_out(out, *call.bias, call.mat1, call.mat2, beta, alpha,
+                                    call.epilogue == LinearEpilogue::GELU);
+  }
+}
+
+void run_linear(const LinearCall& call, const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  if (decline_few_rows(call) == nullptr) {
+    run_few_rows(call, beta.toFloat(), alpha.toFloat(), out);
+  } else if (!run_lt(call, alpha.toFloat(), out)) {
+    run_upstream(call, beta, alpha, out);
+  }
+}
+
+at::Tensor run_functional(const LinearCall& call, const at::Scalar& beta, const at::Scalar& alpha) {
+  const c10::cuda::CUDAGuard guard(call.mat1.device());
+  at::Tensor out = make_out(call.mat1, call.mat2);
+  run_linear(call, beta, alpha, out);
+  return out;
+}
+
+at::Tensor& run_into(const LinearCall& call, const at::Scalar& beta, const at::Scalar& alpha,
+                     at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(call.mat1.device());
+  run_linear(call, beta, alpha, out);
+  return out;
 }
 
 }  // namespace
 
 at::Tensor run::addmm_cuda(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
                            const at::Scalar& beta, const at::Scalar& alpha) {
-  const c10::cuda::CUDAGuard guard(mat1.device());
-  at::Tensor out = make_out(mat1, mat2);
-  run_linear(&self, mat1, mat2, beta.toFloat(), alpha.toFloat(), LinearActivation::None, out);
-  return out;
+  return run_functional({&self, mat1, mat2, nullptr, LinearEpilogue::None}, beta, alpha);
 }
 
 at::Tensor& run::addmm_out_cuda(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
                                 const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
-  const c10::cuda::CUDAGuard guard(mat1.device());
-  run_linear(&self, mat1, mat2, beta.toFloat(), alpha.toFloat(), LinearActivation::None, out);
-  return out;
+  return run_into({&self, mat1, mat2, &out, LinearEpilogue::None}, beta, alpha, out);
 }
 
 at::Tensor run::_addmm_activation_cuda(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
                                        const at::Scalar& beta, const at::Scalar& alpha, bool use_gelu) {
-  const c10::cuda::CUDAGuard guard(mat1.device());
-  at::Tensor out = make_out(mat1, mat2);
-  run_linear(&self, mat1, mat2, beta.toFloat(), alpha.toFloat(), to_activation(use_gelu), out);
-  return out;
+  return run_functional({&self, mat1, mat2, nullptr, activation(use_gelu)}, beta, alpha);
 }
 
 at::Tensor& run::_addmm_activation_out_cuda(const at::Tensor& self, const at::Tensor& mat1,
                                             const at::Tensor& mat2, const at::Scalar& beta,
                                             const at::Scalar& alpha, bool use_gelu, at::Tensor& out) {
-  const c10::cuda::CUDAGuard guard(mat1.device());
-  run_linear(&self, mat1, mat2, beta.toFloat(), alpha.toFloat(), to_activation(use_gelu), out);
-  return out;
+  return run_into({&self, mat1, mat2, &out, activation(use_gelu)}, beta, alpha, out);
 }
 
 at::Tensor run::mm_cuda(const at::Tensor& self, const at::Tensor& mat2) {
-  const c10::cuda::CUDAGuard guard(self.device());
-  at::Tensor out = make_out(self, mat2);
-  run_linear(nullptr, self, mat2, 0.0f, 1.0f, LinearActivation::None, out);
-  return out;
+  return run_functional({nullptr, self, mat2, nullptr, LinearEpilogue::None}, 0, 1);
 }
 
 at::Tensor& run::mm_out_cuda(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& out) {
-  const c10::cuda::CUDAGuard guard(self.device());
-  run_linear(nullptr, self, mat2, 0.0f, 1.0f, LinearActivation::None, out);
-  return out;
+  return run_into({nullptr, self, mat2, &out, LinearEpilogue::None}, 0, 1, out);
 }
 
 }  // namespace aten_ext

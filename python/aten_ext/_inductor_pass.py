@@ -8,6 +8,9 @@ GELU is decomposed by then. What it looks like is taken from torch's own decompo
 ``gelu(approximate="tanh")``, traced when the pass first runs; the erf form, which is another function, does
 not look like it and stays.
 
+Only where that is faster than what Inductor makes of the same nodes, a product by cuBLAS and a kernel for the
+rest (:func:`_is_faster`).
+
 This module imports much of Inductor; ``_inductor_slot`` imports it when the pass first runs.
 """
 
@@ -35,11 +38,30 @@ from aten_ext._inductor_slot import NAME
 DEVICES = ("cuda",)
 """Not the CPU: there _addmm_activation's GELU is the erf form."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-MOST_ROWS = 64
-"""What the override takes; beyond, Inductor's own output stays."""
+FLOAT_ROWS = range(2, 17)
+"""Numbers of rows for which the fused fp32 layer is the faster one: beyond, cuBLAS's own product is."""
 
 _aten = torch.ops.aten
 _VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
+
+
+def _is_faster(addmm: Node) -> bool:
+    """Whether ``_addmm_activation`` beats Inductor's own output, as measured on an H200 (docs/overrides.md).
+
+    In 16 bits it does with every number of rows, as long as cuBLASLt can add the bias: a vector, beta 1. In
+    fp32 cuBLASLt's kernels with an epilogue are slower than cuBLAS's without one; only the override's own
+    kernel for few rows is faster than both. TF32 has not been measured.
+    """
+    value, bias = addmm.meta["val"], addmm.args[0]
+    rows = value.shape[0]
+    if value.dtype == torch.float32:
+        return rows in FLOAT_ROWS and torch.get_float32_matmul_precision() == "highest"
+    bias_value = bias.meta.get("val") if isinstance(bias, Node) else None
+    return (
+        isinstance(bias_value, torch.Tensor)
+        and tuple(bias_value.shape) == (value.shape[1],)
+        and addmm.kwargs.get("beta", 1) == 1
+    )
 
 
 def _addmm_behind(x: Node, inside: Sequence[Node]) -> tuple[Node, list[Node]] | None:
@@ -64,9 +86,9 @@ def _addmm_behind(x: Node, inside: Sequence[Node]) -> tuple[Node, list[Node]] | 
         value.device.type in DEVICES
         and value.dtype in DTYPES
         and isinstance(value.shape[0], int)  # not a symbol, of which the size is not known
-        and 0 < value.shape[0] <= MOST_ROWS
+        and value.shape[0] > 0
     )
-    return (node, views) if taken else None
+    return (node, views) if taken and _is_faster(node) else None
 
 
 def _fits(match: Match) -> bool:

@@ -6,17 +6,20 @@ The kernel's are noticed without a GPU, by running it on the CPU (tests/test_lin
 from __future__ import annotations
 
 _RULE = "aten_ext/cuda/linear.cpp"
+_ARGS = "aten_ext/linear_args.h"
+_LT = "aten_ext/cuda/linear_lt.cpp"
 _KERNEL = "aten_ext/cuda/linear.cu"
 _DEVICE = "aten_ext/cuda/device"
 _RULES = ("tests/test_linear.py::test_declines",)
 _MM = ("tests/test_linear_on_host.py::test_mm",)
 _PASS = "python/aten_ext/_inductor_pass.py"
 _GRAPHS = "tests/test_inductor_pass.py"
+_PLANS = "tests/test_linear_lt_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
-    ("linear: one row too many is taken", _RULE, "m > kMostRows", "m > kMostRows + 1", _RULES),
+    ("linear: one row too many is taken", _RULE, "call.m() > kMostRows", "call.m() > kMostRows + 1", _RULES),
     ("linear: K need not be whole vectors", _RULE, "keeps_aligned(t, t.size(column)) && ", "", _RULES),
-    ("linear: out may be the weight", _RULE, "out.is_alias_of(mat2) ||", "", _RULES),
+    ("linear: out may be the weight", _ARGS, "out.is_alias_of(mat2) ||", "", _RULES),
     (
         "linear: TF32 is not asked about",
         _RULE,
@@ -26,14 +29,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: fp16 accumulation is not asked about",
-        _RULE,
+        _ARGS,
         "if (dtype == at::kHalf && context.allowFP16AccumulationCuBLAS()) {",
         "if (false) {",
         ("tests/test_linear.py::test_fp16_accumulation",),
     ),
     (
         "linear: deterministic algorithms are not asked about",
-        _RULE,
+        _ARGS,
         "if (context.deterministicAlgorithms() && ",
         "if (false && context.deterministicAlgorithms() && ",
         ("tests/test_linear.py::test_deterministic",),
@@ -44,6 +47,41 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "bias != nullptr && beta != 0",
         "bias != nullptr",
         ("tests/test_linear_on_host.py::test_beta_zero_ignores_the_bias",),
+    ),
+    (
+        "linear: any beta is cuBLASLt's",
+        _LT,
+        "beta.toDouble() != 1.0 || ",
+        "",
+        ("tests/test_linear_lt.py::test_declines",),
+    ),
+    (
+        "linear: a plan does not know TF32",
+        _LT,
+        "key.tf32 = float32_precision() == at::Float32Precision::TF32;",
+        "key.tf32 = false;",
+        (f"{_PLANS}::test_precision_flags_make_plans_of_their_own",),
+    ),
+    (
+        "linear: a plan does not know the bias's alignment",
+        _LT,
+        "key.bias_alignment = alignment_of(call.bias->const_data_ptr());",
+        "key.bias_alignment = 8;",
+        (f"{_PLANS}::test_what_a_plan_depends_on",),
+    ),
+    (
+        "linear: the first call's bias is every call's",
+        _LT,
+        "!plan.usable || !set_bias(plan, bias)",
+        "!plan.usable",
+        (f"{_PLANS}::test_the_heuristic_is_asked_once",),
+    ),
+    (
+        "linear: plans are kept for ever",
+        "aten_ext/lru_cache.h",
+        "entries_.size() == capacity_",
+        "false",
+        (f"{_PLANS}::test_least_recently_used_goes_first",),
     ),
     (
         "linear: a stage is used before it has arrived for all",

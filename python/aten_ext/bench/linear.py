@@ -1,7 +1,9 @@
-"""Cases of ``_addmm_activation``, ``addmm`` and ``mm``: linear layers with few rows, on CUDA alone.
+"""Cases of ``_addmm_activation``, ``addmm`` and ``mm``: linear layers, on CUDA alone.
 
-A call reads the weight once, which is nearly all of its bytes, and does two FLOPs for each element of the
-weight and row. Sets of operands rotate, so that the weight comes from memory, as it does in a model.
+With few rows a call reads the weight once, which is nearly all of its bytes, and does two FLOPs for each
+element of the weight and row. Sets of operands rotate, so that the weight comes from memory, as it does in a
+model. With many rows the product is cuBLASLt's on both sides; what may differ is the time of a call on the
+CPU, the column "eager" of small layers.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from aten_ext.bench.case import ITEMSIZE, Call, Case
 SHAPES = ((768, 3072), (1280, 8000), (4096, 4096), (4096, 11008), (3072, 768))
 """(K, N): GPT-2's two, a word classifier, a square, Llama's."""
 ROWS = (1, 2, 4, 8, 16, 32, 64)
+MANY_ROWS = (65, 128, 512, 2048)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Linear:
 
 
 def targets() -> list[Linear]:
-    """The shapes that the kernel was written for, and one that it leaves to upstream."""
+    """The shapes that the kernel was written for, and one of many rows."""
     layers = [Linear(m, 4096, 4096, "float32") for m in (8, 16, 32, 64)]
     layers += [Linear(m, 4096, 11008, "float32") for m in (8, 16, 32)]
     layers += [Linear(m, 768, 3072, "float32") for m in (16, 32, 64)]
@@ -98,6 +101,13 @@ def _sweep() -> Iterable[Linear]:
         yield from (Linear(m, 64, 64, dtype, op="addmm") for m in (1, 64))
         yield Linear(65, 1024, 1024, dtype)
         yield Linear(256, 1024, 1024, dtype, op="addmm")
+        yield from (Linear(m, k, n, dtype) for m in MANY_ROWS for k, n in SHAPES)
+        for m in (65, 256):
+            for k, n in ((64, 64), (256, 256), (768, 768)):
+                layer = Linear(m, k, n, dtype)
+                yield layer
+                yield replace(layer, activation="gelu")
+                yield replace(layer, op="addmm")
 
 
 def cases(device: str, full: bool) -> list[Case]:

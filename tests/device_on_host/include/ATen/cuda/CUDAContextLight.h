@@ -17,5 +17,11 @@ inline const cudaDeviceProp* getDeviceProperties(c10::DeviceIndex /*device*/) {
   properties.multiProcessorCount = device_on_host::device().multiprocessors;
   return &properties;
 }
+inline void* getCurrentCUDABlasLtHandle() {
+  return nullptr;
+}
+inline size_t getCUDABlasLtWorkspaceSize() {
+  return size_t{32} << 20;
+}
 
 }  // namespace at::cuda
