@@ -115,7 +115,7 @@ def assert_same_bits(ours: Step, theirs: Step) -> None:
 
 
 def outcome(step: Step) -> tuple[str, str] | None:
-    """The type and text of the error that the call raises, if it does; without the time that some texts have."""
+    """The type and text of the error that the call raises, if it does; without the time in it."""
     try:
         step.call()
     except Exception as error:

@@ -77,7 +77,9 @@ class TestFusedSgd(FusedStepTests):
 
     def rounds_unlike_itself(self, step: Step) -> bool:
         """With a grad_scale, in fp32 and fp64, lr * g is rounded on its own for some elements of a vector."""
-        return step.lists["params"][0].dtype in (torch.float32, torch.float64) and "grad_scale" in step.options
+        return (
+            step.lists["params"][0].dtype in (torch.float32, torch.float64) and "grad_scale" in step.options
+        )
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors])
     @given(

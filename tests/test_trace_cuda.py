@@ -253,20 +253,21 @@ def test_no_cuda_device() -> None:
 @pytest.mark.parametrize(
     ("op", "override", "upstream"),
     [
-        ("cat", "aten_ext::cuda::cat_", "at::native::"),
-        ("_fused_adamw_", "aten_ext::cuda::fused_adam_kernel", "multi_tensor_apply_kernel"),
-        ("_cudnn_rnn", "aten_ext::cuda::gru_", "RNN"),
-        ("_addmm_activation", "aten_ext::cuda::linear_kernel", "cublasLt"),
+        ("cat", "cat_", "at::native::"),
+        ("_fused_adamw_", "fused_adam_kernel", "multi_tensor_apply_kernel"),
+        ("_cudnn_rnn", "gru_", "RNN"),
+        ("_addmm_activation", "linear_kernel", "cublasLt"),
     ],
 )
 def test_launches(op: str, override: str, upstream: str) -> None:
     """Each operator's kernels by name, with the overrides on and off; nothing waits for the GPU."""
     names = "cat,mm,addmm,_addmm_activation,_cudnn_rnn,gru_cell,_thnn_fused_gru_cell,_fused_adamw_"
     for kernel, variables in ((override, {"ATEN_EXT_ENABLE": names}), (upstream, {"ATEN_EXT": "0"})):
-        (call, *_) = calls(op, **variables)
+        (call,) = calls(op, "--ops", op, **variables)
         everything = cuda_calls_of(call)
         launched = [hop["kernel"] for hop in everything if "kernel" in hop]
-        assert launched and any(kernel in name for name in launched), launched
+        assert any(kernel in name for name in launched), launched
+        assert any("aten_ext::cuda::" in name for name in launched) == (kernel == override)
         assert "a kernel without a name" not in launched
         assert not [hop for hop in everything if "Synchronize" in hop["function"]]
         assert not [hop for hop in everything if hop["function"] == "cudaMalloc"], (

@@ -60,7 +60,7 @@ def _is_faster(addmm: Node) -> bool:
     return (
         isinstance(bias_value, torch.Tensor)
         and tuple(bias_value.shape) == (value.shape[1],)
-        and addmm.kwargs.get("beta", 1) == 1
+        and bool(addmm.kwargs.get("beta", 1) == 1)
     )
 
 

@@ -34,6 +34,11 @@ class ThreadTree:
         self._frames: list[Frame] = []
         self._call: dict[str, Any] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has begun and not returned."""
+        return bool(self._frames)
+
     def enter(self, hop: Hop, stack: int, back: int) -> Frame | None:
         """A hop begins; None where it is on the path of no call."""
         self._unwind(hop, stack, back)

@@ -16,7 +16,7 @@ import cuda_calls
 import process
 from call_tree import Frame, Printer, ThreadTree
 from dispatch_keys import KeyTable
-from hops import Hop, Wanted
+from hops import INNER, Hop, Wanted
 
 
 class Tracer:
@@ -91,6 +91,9 @@ class Tracer:
     def hit(self, hop: Hop) -> bool:
         """A hop begins; returns whether gdb has to stop for it."""
         thread = gdb.selected_thread().ptid[1]
+        tree = self._trees.get(thread)
+        if hop.kind in INNER and (tree is None or not tree.is_open):
+            return False  # in no call; a library that starts makes thousands of these
         tree = self._trees.setdefault(thread, ThreadTree(self.printer))
         stack, back = process.register("sp"), process.return_address()
         asked, self._asked = self._asked, None

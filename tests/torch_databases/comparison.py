@@ -78,11 +78,11 @@ def _geometry(t: Tensor) -> dict[str, Any]:
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
-# Gradients of gradients are sums of sums: for these, that many times the tolerance for one rounding.
-SUMS = {torch.float32: 4, torch.complex64: 4}
+# Gradients of gradients are sums of sums: for these, that many times the tolerance for one rounding (fp32).
+SUMS = 4.0
 
 
-def _close(theirs: Tensor) -> dict[str, float]:
+def _close(theirs: Tensor, sums: float) -> dict[str, float]:
     """What may lie between two orders of summation: the tolerances of ``torch.testing`` for the dtype.
 
     With one difference: the absolute one is at least that share of the largest magnitude in the tensor. An
@@ -94,10 +94,11 @@ def _close(theirs: Tensor) -> dict[str, float]:
         return {"rtol": rtol, "atol": atol}
     magnitudes = numbers.abs().double().nan_to_num(posinf=0.0)
     largest = magnitudes.max().item() if magnitudes.numel() else 0.0
-    return {"rtol": rtol, "atol": max(atol, SUMS.get(theirs.dtype, 1) * rtol * largest)}
+    times = sums if theirs.dtype in (torch.float32, torch.complex64) else 1.0
+    return {"rtol": rtol, "atol": max(atol, times * rtol * largest)}
 
 
-def _difference_of_tensors(ours: Tensor, theirs: Tensor, exact: bool) -> str | None:
+def _difference_of_tensors(ours: Tensor, theirs: Tensor, exact: bool, sums: float) -> str | None:
     mine, other = _geometry(ours), _geometry(theirs)
     if mine != other:
         parts = [
@@ -108,20 +109,21 @@ def _difference_of_tensors(ours: Tensor, theirs: Tensor, exact: bool) -> str | N
         return ", ".join(parts)
     try:
         torch.testing.assert_close(
-            ours.detach(), theirs.detach(), equal_nan=True, **(EXACT if exact else _close(theirs))
+            ours.detach(), theirs.detach(), equal_nan=True, **(EXACT if exact else _close(theirs, sums))
         )
     except AssertionError as error:
         return " ".join(str(error).split())
     return None
 
 
-def differences(ours: Any, theirs: Any, *, exact: bool) -> Iterator[str]:
+def differences(ours: Any, theirs: Any, *, exact: bool, sums: float = SUMS) -> Iterator[str]:
     """Where two values differ: structure, dtype, shape, strides, offset, conj and neg bits, and elements.
 
     Two :class:`Outcome` also differ where errors are not of the same type and text, or warnings not the same.
 
     ``exact`` asks for equal elements (NaN equals NaN), otherwise the tolerances of
-    ``torch.testing.assert_close`` for the dtype hold.
+    ``torch.testing.assert_close`` for the dtype hold, the absolute one in proportion to the largest element,
+    in fp32 ``sums`` times.
     """
     mine, other = list(leaves(ours)), list(leaves(theirs))
     if isinstance(ours, Outcome) and isinstance(theirs, Outcome) and ours.error != theirs.error:
@@ -131,7 +133,7 @@ def differences(ours: Any, theirs: Any, *, exact: bool) -> Iterator[str]:
         return
     for (path, a), (_, b) in zip(mine, other, strict=True):
         if isinstance(a, Tensor) and isinstance(b, Tensor):
-            difference = _difference_of_tensors(a, b, exact)
+            difference = _difference_of_tensors(a, b, exact, sums)
             if difference:
                 yield f"{path or 'result'}: {difference}"
         elif type(a) is not type(b):

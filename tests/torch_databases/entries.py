@@ -11,7 +11,7 @@ import torch
 import aten_ext
 from torch_databases import modules, operators, optimizers
 from torch_databases.comparison import outcome_of
-from torch_databases.table import Entry, is_exact, undefined_samples
+from torch_databases.table import Entry, is_exact, sums_of, undefined_samples
 from torch_databases.tally import Tally, one_thread, tallied
 
 DATABASES: dict[str, ModuleType] = {"op_db": operators, "module_db": modules, "optim_db": optimizers}
@@ -23,7 +23,7 @@ def run(entry: Entry, device: str) -> Tally:
     key = device.upper()
     undefined = undefined_samples(entry, key)
     known = undefined.pattern if undefined else None
-    with tallied(key, exact=is_exact(entry, key), known=known) as tally:
+    with tallied(key, exact=is_exact(entry, key), known=known, sums=sums_of(entry, key)) as tally:
         if device == "cuda":
             _start_cublas()
         DATABASES[entry.database].run(entry.name, device, tally)

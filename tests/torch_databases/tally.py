@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import aten_ext
-from torch_databases.comparison import differences, outcome_of
+from torch_databases.comparison import SUMS, differences, outcome_of
 from torch_databases.table import decomposed
 
 
@@ -26,6 +26,7 @@ class Tally:
         samples: comparisons of a call with overrides against the same call without.
         errors: those of them in which both raised an error.
         failures: where the two differed, one line each.
+        sums: how much rounding adds up where elements need not be equal (``comparison.differences``).
         known: pattern of the samples whose result upstream itself leaves undefined, if there are such.
         undefined: how many those were; their values are not compared.
         ran: override -> calls in which its fused kernel ran.
@@ -35,6 +36,7 @@ class Tally:
     key: str
     exact: bool
     known: str | None = None
+    sums: float = SUMS
     samples: int = 0
     errors: int = 0
     failures: list[str] = dataclasses.field(default_factory=list)
@@ -69,7 +71,7 @@ class Tally:
             self.errors += expected.error is not None
             if errors_only:
                 expected, found = expected.without_value(), found.without_value()
-            lines = [*differences(found, expected, exact=self.exact)]
+            lines = [*differences(found, expected, exact=self.exact, sums=self.sums)]
             if not errors_only:
                 lines += [
                     f"arguments afterwards: {line}"
@@ -123,7 +125,7 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def tallied(key: str, *, exact: bool, known: str | None = None) -> Iterator[Tally]:
+def tallied(key: str, *, exact: bool, known: str | None = None, sums: float = SUMS) -> Iterator[Tally]:
     """A :class:`Tally` to compare with, on one thread, with all warnings given and none of them shown.
 
     cuDNN computes in fp32, not in TF32, which is too coarse to compare with.
@@ -134,7 +136,7 @@ def tallied(key: str, *, exact: bool, known: str | None = None) -> Iterator[Tall
     try:
         with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore")  # of making samples; those of calls are part of their outcome
-            yield Tally(key, exact, known)
+            yield Tally(key, exact, known, sums)
     finally:
         torch._C._set_cudnn_allow_tf32(tf32)
         torch.set_warn_always(warn_always)
