@@ -250,16 +250,18 @@ uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoC
 
 // cuBLASLt's number for its kernels of 16 bits that load through Hopper's TMA.
 constexpr uint32_t kHopperKernels = 66;
-// What the rule below was measured to gain by: few terms a sum, so that storing the result counts, many rows.
+// What the rule below was measured to gain by: few terms a sum, so that storing the result counts, and many
+// rows, in whole tiles.
 constexpr int64_t kMostTermsOfSmallTiles = 3072;
-constexpr int64_t kLeastRowsOfSmallTiles = 257;
+constexpr int64_t kLeastRowsOfSmallTiles = 384;
+constexpr int64_t kRowsOfSmallTiles = 128;
 
 // The first answer, which is upstream's, or one that does the same sums faster.
 //
 // In 16 bits on Hopper cuBLASLt likes tiles of 128 x 256 and more. Where there are more of them than two for
 // each multiprocessor and K is short, tiles of 128 x 128 of the same kernel are faster: on an H200
-// (2026-11-20, 210 layers of 9 shapes, K from 512 to 2560) 1.05 times in the mean, 1.21 at most, 0.98 at
-// least, and up to 1.23 times under sustained load. Both add up K in one order, so the bits are the same. The
+// (2026-11-20, 655 layers of 44 shapes, K from 512 to 2560) 1.09 times in the mean and 1.31 at most; one at
+// 0.96, where equal kernels measured 0.95 to 1.06. Both add up K in one order, so the bits are the same. The
 // rule looks at the answers alone, not at a clock: every run chooses alike.
 int choose(const LtKey& key, const cublasLtMatmulHeuristicResult_t (&answers)[kAnswers], int count) {
   const auto of = [&](int i, cublasLtMatmulAlgoConfigAttributes_t attribute) {
@@ -269,7 +271,7 @@ int choose(const LtKey& key, const cublasLtMatmulHeuristicResult_t (&answers)[kA
     return of(i, CUBLASLT_ALGO_CONFIG_ID) == kHopperKernels && of(i, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) == 1;
   };
   if (key.dtype == LtDtype::Float || key.k > kMostTermsOfSmallTiles || key.m < kLeastRowsOfSmallTiles ||
-      answers[0].wavesCount <= 2 || !is_whole_sums(0)) {
+      key.m % kRowsOfSmallTiles != 0 || answers[0].wavesCount <= 2 || !is_whole_sums(0)) {
     return 0;
   }
   for (int i = 1; i < count; ++i) {

@@ -53,15 +53,13 @@ def _is_faster(addmm: Node) -> bool:
     kernel for few rows is faster than both. TF32 has not been measured.
     """
     value, bias = addmm.meta["val"], addmm.args[0]
-    rows = value.shape[0]
+    rows: int = value.shape[0]
     if value.dtype == torch.float32:
         return rows in FLOAT_ROWS and torch.get_float32_matmul_precision() == "highest"
     bias_value = bias.meta.get("val") if isinstance(bias, Node) else None
-    return (
-        isinstance(bias_value, torch.Tensor)
-        and tuple(bias_value.shape) == (value.shape[1],)
-        and bool(addmm.kwargs.get("beta", 1) == 1)
-    )
+    if not isinstance(bias_value, torch.Tensor) or addmm.kwargs.get("beta", 1) != 1:
+        return False
+    return tuple(bias_value.shape) == (value.shape[1],)
 
 
 def _addmm_behind(x: Node, inside: Sequence[Node]) -> tuple[Node, list[Node]] | None:
