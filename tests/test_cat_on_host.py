@@ -182,6 +182,29 @@ def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
         check([random_bits(rows * n, dtype, n).view(rows, n) for n in sizes], 1)
 
 
+# Long runs of bytes out of step, and results that begin between words, are made by cat.cu.
+@pytest.mark.parametrize("offset", range(0, 20))
+@pytest.mark.parametrize("run", [4097, 8201])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
+    first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
+    check([first, random_bits(rows * 65, torch.uint8, 2).view(rows, 65), first], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+@pytest.mark.parametrize("offset", [1, 3, 5, 7])
+@pytest.mark.parametrize("count", [9, 400])
+def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int) -> None:
+    """Runs shorter and longer than a vector; nothing beside the result is touched."""
+    tensors = [random_bits(1 + 13 * i % 37, dtype, i) for i in range(count)]
+    expected = upstream(lambda: torch.cat(tensors))
+    storage = torch.full((expected.numel() + 20,), 7, dtype=dtype)
+    out = storage[offset : offset + expected.numel()]
+    torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+    assert_same(out.clone(), expected)
+    assert (storage[:offset] == 7).all() and (storage[offset + out.numel() :] == 7).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
 @pytest.mark.parametrize("n", [7, 8, 31, 32, 33, 63, 64, 65, 128, 130])
 @pytest.mark.parametrize("offset", [0, 1])

@@ -6,13 +6,15 @@
 // an element: sizeof(its dtype) read, sizeof(T) written; one conversion: memory is the limit. Ceiling on an
 // H200: 4.2 TB/s; fp32 + bf16, [4096, 1024] each, in dimension 1, moves 58.7 MB: 14 us.
 //
-// The work is split by the result, as in cat.cu: a thread makes two aligned vectors of 16 bytes. The elements
-// that they are made of come in vectors too where the input is aligned to that many, otherwise one by one (in
+// The work is split by the result, as in cat.cu: a thread makes one aligned vector of 16 bytes. The elements
+// that it is made of come in vectors too where the input is aligned to that many, otherwise one by one (in
 // L1 after the first). A vector on a boundary is made element by element. The dtype of an input is looked up
 // where it is loaded: threads of a warp mostly agree.
 //
-// What upstream does: one launch for each input, an element-wise copy into a slice of the result. Not
-// measured on hardware yet.
+// What upstream does: one launch for each input, an element-wise copy into a slice of the result.
+//
+// H200, two of [4096, 1024] in dimension 1, us of GPU time, upstream -> this: bf16 + fp32 29.8 -> 16.3, int64
+// + fp32 32.2 -> 21.4, bool + int64 37.1 -> 29.5.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -28,7 +30,7 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-constexpr int kVectors = 1;  // of a thread: with two, fp32 + bf16 takes 19.6 us instead of 17.2
+constexpr int kVectors = 1;  // of a thread: with two, bf16 + fp32 takes 19.5 us
 constexpr int kMaxThreads = 256;
 constexpr int kMinThreads = 64;
 // 32 registers

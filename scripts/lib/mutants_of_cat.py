@@ -8,7 +8,9 @@ from __future__ import annotations
 
 _RULE = "aten_ext/cat_rule.h"
 _CPU = "aten_ext/cpu/cat.cpp"
+_WORDS = "aten_ext/cuda/cat_words.cu"
 _TEST = "tests/test_cat.py"
+_ON_HOST = "tests/test_cat_on_host.py"
 _EDGES = (f"{_TEST}::test_edges_on_cpu",)
 _RUNS = (f"{_TEST}::test_runs_of_every_length_on_cpu",)
 
@@ -77,6 +79,48 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/cuda/cat.cu",
         "left < static_cast<Offset>(16 - filled) ? static_cast<int>(left) : 16 - filled;",
         "left < 0 ? 0 : 16 - filled;",
-        ("tests/test_cat_on_host.py::test_every_phase",),
+        (f"{_ON_HOST}::test_every_phase_of_the_result",),
+    ),
+    (
+        "cat: a pack is taken from one run",
+        _WORDS,
+        "  if (count == 1 || at + count <= args.begin[run + 1]) {",
+        "  if (true) {",
+        (f"{_ON_HOST}::test_runs_of_words",),
+    ),
+    (
+        "cat: a column of packs is taken from one run",
+        _WORDS,
+        "bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "bool in_one = true;",
+        (f"{_ON_HOST}::test_runs_of_words",),
+    ),
+    (
+        "cat: a column is its first row again and again",
+        _WORDS,
+        "min(i, last) * stride",
+        "0 * stride",
+        (f"{_ON_HOST}::test_runs_of_words",),
+    ),
+    (
+        "cat: packs are loaded as if in step",
+        _WORDS,
+        "shift_bytes(low[i], high[i], phase[i]);",
+        "low[i];",
+        (f"{_ON_HOST}::test_runs_of_words",),
+    ),
+    (
+        "cat: sizes of runs do not matter to words",
+        _WORDS,
+        "(run.begin | run.size | stride)",
+        "(run.begin | stride)",
+        (f"{_ON_HOST}::test_runs_of_words",),
+    ),
+    (
+        "cat: the last of eight inputs is the one before",
+        "aten_ext/cuda/device/cat_words.cuh",
+        "((from(5) + from(6)) + from(7));",
+        "(from(5) + from(6));",
+        (f"{_ON_HOST}::test_many_runs_of_words",),
     ),
 )

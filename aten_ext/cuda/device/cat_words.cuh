@@ -32,17 +32,16 @@ struct CatWords {
   Divider<uint32_t> line;   // packs of a row
 };
 
-// 2 runs, or 8, found without a table and made in one launch. All of it is a few lines of constant memory,
-// which a launch reads for the first time: with a table in thousands of bytes that alone takes half a
-// microsecond.
+// 2 runs, or 8, found without a table and made in one launch. Each launch reads its arguments for the first
+// time, line by line of constant memory: these are two or three.
 template <int most>
 struct FewRuns : CatWords {
   static constexpr int kCapacity = most;
   static constexpr bool kOneLaunch = true;
 
+  const char* data[most];     // as if the run began where the row does
   uint32_t begin[most + 1];   // of the run in a row; the end of all; then the largest number
   uint32_t row_stride[most];  // from one row of the input to the next
-  const char* data[most];     // as if the run began where the row does
 };
 
 // Inputs whose rows follow each other.
@@ -50,8 +49,9 @@ template <int bytes>
 struct ManyRuns : CatWords {
   static constexpr bool kOneLaunch = false;
   static constexpr int kHints = bytes > 4096 ? 256 : 64;
-  static constexpr int kCapacity =
-      (bytes - 64 - (kHints + 1) * static_cast<int>(sizeof(uint16_t))) / (sizeof(void*) + sizeof(uint32_t));
+  // A multiple of 16, so that runs of one length begin a launch where a pack of 16 bytes begins.
+  static constexpr int kCapacity = (bytes - 64 - (kHints + 1) * static_cast<int>(sizeof(uint16_t))) /
+                                   static_cast<int>(sizeof(void*) + sizeof(uint32_t)) / 16 * 16;
 
   Divider<uint32_t> run;  // words of a run, if all are as long
   int32_t hint_shift;
@@ -69,12 +69,9 @@ __device__ __forceinline__ int find_run(const FewRuns<most>& args, uint32_t at) 
     return at >= args.begin[1];
   } else {
     static_assert(most == 8);
-    const uint32_t* const begin = args.begin;
-    const bool upper = at >= begin[4];
-    const bool third = at >= (upper ? begin[6] : begin[2]);
-    const uint32_t one = third ? begin[3] : begin[1];
-    const uint32_t other = third ? begin[7] : begin[5];
-    return 4 * upper + 2 * third + (at >= (upper ? other : one));
+    // All at once: a search would wait for one load after the other.
+    const auto from = [&](int i) { return static_cast<int>(at >= args.begin[i]); };
+    return ((from(1) + from(2)) + (from(3) + from(4))) + ((from(5) + from(6)) + from(7));
   }
 }
 
