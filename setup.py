@@ -211,7 +211,7 @@ def extensions() -> list[Extension]:
         host.append("-DATEN_EXT_WITH_CUDA")
         device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
         device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
-        for name in ("libcudart", "libcublasLt"):
+        for name in ("libcudart", "libcublas", "libcublasLt"):
             library = find_cuda_library(toolkit, name)
             link += [f"-L{library.parent}", f"-l:{library.name}"]
         link += [

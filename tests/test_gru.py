@@ -119,7 +119,7 @@ def meta(*shape: int, **options: Any) -> torch.Tensor:
         {"layers": 3, "bidirectional": True, "bias": False},
         {"batch_first": True},
         {"steps": 1},
-        {"steps": 1, "batch": 100},
+        {"steps": 1, "batch": 8},
         {"hidden": 33},
         {"hidden": 600},
         {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
@@ -132,6 +132,19 @@ def test_runs(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     if "input" in changes:
         changes = {"input": changes["input"].to(dtype)}
     assert ask_layer(dtype=dtype, **changes) == ""
+
+
+def columns(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Weights as autocast passes them: views of one buffer, each one column."""
+    return [w.flatten()[:, None] for w in tensors]
+
+
+def test_runs_with_flattened_weights() -> None:
+    for steps in (1, 5):
+        assert ask_layer(weight=columns(weights(6, 8)), weight_buf=meta(3), steps=steps) == ""
+    assert ask_layer(weight=columns(weights(7, 8)), weight_buf=meta(3)) == (
+        "weight list that does not fit the layers"
+    )
 
 
 DECLINED = [
@@ -153,6 +166,7 @@ DECLINED = [
     ("weight list that does not fit the layers", {"weight": weights(6, 8)[:3]}),
     ("weight list that does not fit the layers", {"weight": weights(6, 8, layers=2)}),
     ("weight list that does not fit the layers", {"weight": weights(7, 8)}),
+    ("weight list that does not fit the layers", {"weight": [w.flatten()[:, None] for w in weights(6, 8)]}),
     ("weight list that does not fit the layers", {"weight_stride0": 3}),
     ("weight list that does not fit the layers", {"hidden_size": 9}),
     ("weights that are not contiguous", {"weight": [meta(6, 24).t(), *weights(6, 8)[1:]]}),
@@ -162,6 +176,8 @@ DECLINED = [
     ("tensor that is not strided", {"input": torch.empty(5, 2, 6).to_sparse().to("meta")}),
     ("one step of a large batch", {"steps": 1, "batch": 129}),
     ("hidden size without a kernel", {"hidden": 2049}),
+    ("few steps of a large layer", {"steps": 4, "batch": 16, "hidden": 513}),
+    ("few steps of a large layer", {"steps": 9, "hidden": 1025}),
     ("batch too large for the hidden size", {"batch": 2000, "hidden": 512}),
     ("sizes beyond 32 bits", {"steps": 2**31 // 256, "batch": 1, "inputs": 1, "hidden": 1}),
 ]
@@ -175,19 +191,22 @@ def test_declines(reason: str, changes: dict[str, Any]) -> None:
 # One either side of each edge of the policy that sends a call upstream, for an H200. Which of our kernels a
 # call takes is in test_gru_on_host.py.
 EDGES: list[tuple[dict[str, Any], str, int, int]] = [
-    ({"steps": 1}, "batch", 128, 129),
-    ({"dtype": torch.float32}, "hidden", 2048, 2049),
-    ({"dtype": torch.bfloat16}, "hidden", 2048, 2049),
-    ({"bidirectional": True}, "hidden", 1056, 1057),
+    ({"steps": 1}, "batch", 8, 9),
+    ({"steps": 1, "hidden": 1024, "inputs": 1024}, "batch", 4, 5),
+    ({"steps": 1, "hidden": 512, "inputs": 512, "dtype": torch.float16}, "batch", 129, 130),
+    ({"steps": 10, "dtype": torch.float32}, "hidden", 2048, 2049),
+    ({"steps": 10, "dtype": torch.bfloat16}, "hidden", 2048, 2049),
+    ({"steps": 10, "bidirectional": True}, "hidden", 1056, 1057),
     ({"hidden": 512}, "batch", 112, 113),
     ({"hidden": 256}, "batch", 240, 241),
     ({"hidden": 128}, "batch", 2112, 2113),
     ({"hidden": 512, "dtype": torch.float16}, "batch", 224, 225),
     ({"hidden": 512, "dtype": torch.float16, "bidirectional": True}, "batch", 96, 97),
     ({"hidden": 1024}, "batch", 32, 33),
-    ({"hidden": 1025}, "batch", 3, 4),
+    ({"steps": 10, "hidden": 1025}, "batch", 3, 4),
     ({"hidden": 1024, "dtype": torch.bfloat16}, "batch", 64, 65),
-    ({"hidden": 1025, "dtype": torch.bfloat16}, "batch", 16, 17),
+    ({"steps": 10, "hidden": 1025, "dtype": torch.bfloat16}, "batch", 32, 33),
+    ({"steps": 10, "hidden": 2048, "dtype": torch.bfloat16}, "batch", 16, 17),
 ]
 
 
@@ -203,14 +222,19 @@ def test_policy_edges(fixed: dict[str, Any], name: str, last: int, first: int) -
 
 
 def test_tf32_decides_too() -> None:
-    large = {"batch": 24, "hidden": 1024, "inputs": 1024}
+    large = {"batch": 48, "hidden": 512, "inputs": 1024}
+    step = {"steps": 1, "hidden": 512, "inputs": 512}
     with tf32_allowed(True):
         assert ask_layer(**large) == "large projection that upstream may do in TF32"
-        assert ask_layer(**large | {"batch": 23}) == ""
+        assert ask_layer(**large | {"batch": 47}) == ""
         assert ask_layer(**large, dtype=torch.bfloat16) == ""
+        assert ask_layer(**large | {"hidden": 1024}) == "", "in TF32 too"
         assert ask_layer(hidden=512, batch=113) == "", "more rows than fp32 has a kernel for"
+        assert ask_layer(**step, batch=64) == ask_layer(**step, batch=16) == ""
+        assert ask_layer(**step, batch=65) == ask_layer(**step, batch=15) == "one step of a large batch"
     with tf32_allowed(False):
         assert ask_layer(**large) == ""
+        assert ask_layer(**step, batch=16) == "one step of a large batch"
 
 
 # ---- when the others decline -------------------------------------------------------------------------
@@ -239,6 +263,8 @@ def test_cell_runs(dtype: torch.dtype) -> None:
         == ask_cell(batch=8, dtype=dtype)
         == ""
     )
+    rows = 4 if dtype == torch.float32 else 64
+    assert ask_cell(batch=rows, inputs=512, hidden=512, dtype=dtype) == ""
 
 
 @pytest.mark.parametrize(
@@ -260,6 +286,8 @@ def test_cell_runs(dtype: torch.dtype) -> None:
         ("tensor that is not contiguous", {"input": meta(6, 2).t()}),
         ("tensor that is not contiguous", {"w_hh": meta(8, 24).t()}),
         ("one step of a large batch", {"batch": 9}),
+        ("one step of a large batch", {"batch": 5, "inputs": 512, "hidden": 1024}),
+        ("one step of a large batch", {"batch": 65, "inputs": 512, "hidden": 512, "dtype": torch.float16}),
     ],
     ids=names,
 )
@@ -588,9 +616,9 @@ def test_gates_match_upstream(dtype: torch.dtype, bias: bool, batch: int, hidden
     arguments = [new(batch, 3 * hidden), new(batch, 3 * hidden), new(batch, hidden)]
     arguments += [new(3 * hidden), new(3 * hidden)] if bias else []
     with aten_ext.disabled():
-        theirs = torch._thnn_fused_gru_cell(*arguments)
+        theirs = torch.ops.aten._thnn_fused_gru_cell(*arguments)
     aten_ext.reset_counts()
-    ours = torch._thnn_fused_gru_cell(*arguments)
+    ours = torch.ops.aten._thnn_fused_gru_cell(*arguments)
     assert_ran("_thnn_fused_gru_cell")
     size = {torch.float64: 1e-14, torch.float32: 2e-7, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     for mine, upstreams in zip(ours, theirs, strict=True):

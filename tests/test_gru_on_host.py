@@ -223,6 +223,7 @@ def check_gru(
     dtype: torch.dtype = torch.float32,
     layout: str = "contiguous",
     buffer: bool = False,
+    columns: bool = False,
 ) -> None:
     torch.manual_seed(0)
     gru = torch.nn.GRU(
@@ -237,10 +238,11 @@ def check_gru(
     directions = 2 if bidirectional else 1
     h = torch.randn(layers * directions, batch, hidden).to(dtype)
     weight_buf = torch.zeros(3, dtype=dtype) if buffer else None
+    weights = [w.detach() for w in gru._flat_weights]
     with torch.no_grad():
         y, hy, cy, reserve, returned = torch.ops.aten_ext_on_host._cudnn_rnn(
             x,
-            [w.detach() for w in gru._flat_weights],
+            [w.flatten()[:, None] for w in weights] if columns else weights,
             4 if bias else 2,
             weight_buf,
             h,
@@ -295,7 +297,7 @@ def test_layers(
 
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
 @pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [1, 3, 5])
 def test_layouts_of_the_input(ops: Any, tf32: None, layout: str, batch_first: bool, steps: int) -> None:
     for batch in (2, 11):
         check_gru(steps=steps, batch=batch, inputs=6, hidden=10, batch_first=batch_first, layout=layout)
@@ -304,11 +306,16 @@ def test_layouts_of_the_input(ops: Any, tf32: None, layout: str, batch_first: bo
 @pytest.mark.parametrize("hidden", [192, 256, 512])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_large_states(ops: Any, tf32: None, dtype: torch.dtype, hidden: int) -> None:
-    check_gru(steps=2, batch=2, inputs=8, hidden=hidden, bidirectional=True, dtype=dtype)
+    check_gru(steps=5, batch=2, inputs=8, hidden=hidden, bidirectional=True, dtype=dtype)
 
 
 def test_weight_buffer_is_handed_back(ops: Any) -> None:
     check_gru(steps=2, batch=1, inputs=3, hidden=4, buffer=True)
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (4, 3), (6, 2)])
+def test_weights_of_one_column(ops: Any, tf32: None, steps: int, batch: int) -> None:
+    check_gru(steps=steps, batch=batch, inputs=3, hidden=4, layers=2, buffer=True, columns=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -326,6 +333,55 @@ def test_cell(
         hy = torch.ops.aten_ext_on_host.gru_cell(x, h, *(p.detach() for p in cell.parameters()))
         exact = cell.double()(x.double(), h.double())
     assert hy.is_contiguous() and (hy.double() - exact).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("batch", "inputs", "hidden"), [(2, 8, 8), (17, 40, 20), (40, 130, 33), (70, 300, 16)]
+)
+def test_cell_of_many_rows(
+    ops: Any, order: None, dtype: torch.dtype, batch: int, inputs: int, hidden: int
+) -> None:
+    """Tensor cores: one block of 16 rows, several, and of 32."""
+    torch.manual_seed(0)
+    cell = torch.nn.GRUCell(inputs, hidden).to(dtype)
+    x, h = torch.randn(batch, inputs).to(dtype), torch.randn(batch, hidden).to(dtype)
+    with torch.no_grad():
+        hy = torch.ops.aten_ext_on_host.gru_cell(x, h, *(p.detach() for p in cell.parameters()))
+        exact = cell.double()(x.double(), h.double())
+    assert (hy.double() - exact).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("batch", "inputs"), [(16, 64), (70, 72)])
+def test_step_in_tf32(ops: Any, batch: int, inputs: int) -> None:
+    torch.manual_seed(0)
+    gru = torch.nn.GRU(inputs, 256).requires_grad_(False)
+    x, h = torch.randn(1, batch, inputs), torch.randn(1, batch, 256)
+    arguments = (3, 256, 0, 1, False, 0.0, False, False, [], None)
+    y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, gru._flat_weights, 4, None, h, None, *arguments)
+    exact, _ = gru.double()(x.double(), h.double())
+    assert (y.double() - exact).abs().max() < TF32_TOLERANCE and torch.equal(y, hy)
+    assert not torch.equal(y, gru.float()(x, h)[0]), "fp32, if it were"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+@pytest.mark.parametrize(("steps", "batch_first"), [(2, True), (4, False), (5, False)])
+def test_few_steps(
+    ops: Any, tf32: None, dtype: torch.dtype, layout: str, steps: int, batch_first: bool
+) -> None:
+    """A launch for each of up to four, over rows with strides and the state of the step before."""
+    check_gru(
+        steps=steps,
+        batch=3,
+        inputs=8,
+        hidden=16,
+        layers=2,
+        bidirectional=True,
+        batch_first=batch_first,
+        dtype=dtype,
+        layout=layout,
+    )
 
 
 def test_cell_has_one_order_of_sums(ops: Any) -> None:
@@ -373,7 +429,7 @@ def _tolerance(dtype: torch.dtype) -> dict[str, float]:
 
 # ---- policy ------------------------------------------------------------------------------------------
 
-ROUTES = ["upstream", "recurrence", "step", "step and GEMMs"]
+ROUTES = ["upstream", "recurrence", "step"]
 
 
 def plan(
@@ -389,21 +445,48 @@ def plan(
     device: str = "H200",
 ) -> tuple[Any, ...]:
     """Reason; or route, math, exchange, blocks, rows."""
-    reason, numbers = ops.plan(sixteen, tf32, steps, batch, inputs, hidden, directions, DEVICES[device])
+    reason, numbers, _ = ops.plan(sixteen, tf32, steps, batch, inputs, hidden, directions, DEVICES[device])
     return (reason,) if reason else (ROUTES[numbers[0]], *numbers[1:])
 
 
 NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for the hidden size"
+LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer"
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        # One step: the cell's kernel, GEMMs, upstream.
+        # One step, whose weights are 256 * 384: fp32, TF32, 16 bits.
         ({"steps": 1, "batch": 8}, ("step", 0, 0, 0, 0)),
-        ({"steps": 1, "batch": 9}, ("step and GEMMs", 0, 0, 0, 0)),
-        ({"steps": 1, "batch": 128}, ("step and GEMMs", 0, 0, 0, 0)),
-        ({"steps": 1, "batch": 129}, ("one step of a large batch",)),
+        ({"steps": 1, "batch": 9}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 15, "tf32": True}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 345, "tf32": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 346, "tf32": True}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "inputs": 127}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 248}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1440}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1448}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 691, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 692, "sixteen": True}, (LARGE_STEP,)),
+        # Many weights: fewer rows.
+        ({"steps": 1, "batch": 8, "hidden": 512, "inputs": 659}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 8, "hidden": 512, "inputs": 660}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 4, "hidden": 2048, "inputs": 2048}, ("step", 0, 0, 0, 0)),
+        # A few steps: a launch for each.
+        ({"steps": 4, "batch": 8}, ("step", 0, 0, 0, 0)),
+        ({"steps": 5, "batch": 8}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"steps": 2, "batch": 9}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 562}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 563}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"steps": 2, "hidden": 1536, "inputs": 1263, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "hidden": 1536, "inputs": 1264, "sixteen": True}, (FEW_STEPS,)),
+        ({"steps": 4, "batch": 4, "hidden": 1024}, (FEW_STEPS,)),
+        ({"steps": 5, "batch": 4, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 4)),
+        ({"steps": 9, "hidden": 2048}, (FEW_STEPS,)),
+        ({"steps": 10, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 1)),
+        ({"steps": 2, "batch": 345, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 8, 24)),
         ({"steps": 2, "batch": 129, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
         # fp32: a block, clusters of 8 and 16, the whole GPU.
         ({"hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
@@ -411,7 +494,7 @@ NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for th
         ({"hidden": 256}, ("recurrence", FMA, CLUSTER, 8, 1)),
         ({"hidden": 257}, ("recurrence", FMA, CLUSTER, 16, 1)),
         ({"hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
-        ({"hidden": 513}, ("recurrence", FMA, GRID, 129, 1)),
+        ({"hidden": 513}, ("recurrence", FMA, GRID, 65, 1)),
         ({"hidden": 1024}, ("recurrence", FMA, GRID, 128, 1)),
         ({"hidden": 2048}, ("recurrence", FMA, GRID, 128, 1)),
         ({"hidden": 2049}, (NO_KERNEL,)),
@@ -438,10 +521,14 @@ NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for th
         ({"batch": 33, "hidden": 1024}, (LARGE_BATCH,)),
         ({"batch": 3, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 3)),
         ({"batch": 4, "hidden": 2048}, (LARGE_BATCH,)),
-        ({"sixteen": True, "batch": 64, "hidden": 1024}, ("recurrence", MMA, GRID, 64, 64)),
+        ({"sixteen": True, "batch": 64, "hidden": 1024}, ("recurrence", MMA, GRID, 64, 32)),
         ({"sixteen": True, "batch": 65, "hidden": 1024}, (LARGE_BATCH,)),
-        ({"sixteen": True, "batch": 16, "hidden": 1025}, ("recurrence", MMA, GRID, 65, 16)),
-        ({"sixteen": True, "batch": 17, "hidden": 1025}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 32, "hidden": 1025}, ("recurrence", MMA, GRID, 65, 16)),
+        ({"sixteen": True, "batch": 33, "hidden": 1025}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 16, "hidden": 2048}, ("recurrence", MMA, GRID, 128, 16)),
+        ({"sixteen": True, "batch": 17, "hidden": 2048}, (LARGE_BATCH,)),
+        ({"hidden": 1024, "directions": 2}, ("recurrence", FMA, GRID, 64, 1)),
+        ({"sixteen": True, "batch": 4, "hidden": 1024, "directions": 2}, ("recurrence", MMA, GRID, 64, 4)),
         # TF32 where it is allowed and rows are many.
         ({"tf32": True, "batch": 28, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 4)),
         ({"tf32": True, "batch": 29, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 5)),
@@ -449,26 +536,29 @@ NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for th
         ({"tf32": True, "batch": 113, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 17)),
         ({"tf32": True, "batch": 640, "hidden": 128}, ("recurrence", TF32, CLUSTER, 2, 10)),
         ({"tf32": True, "batch": 640, "hidden": 64}, ("recurrence", TF32, BLOCK, 1, 5)),
-        ({"tf32": True, "batch": 5, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 5)),
+        ({"tf32": True, "batch": 4, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 4)),
+        ({"tf32": True, "batch": 5, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 3)),
+        ({"tf32": True, "batch": 64, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 32)),
+        ({"tf32": True, "batch": 65, "hidden": 1024}, (LARGE_BATCH,)),
         ({"tf32": True, "batch": 5, "hidden": 1025}, (LARGE_BATCH,)),
         # fp32's projection: 6 * batch * hidden * input FLOPs a step, where upstream may use TF32.
-        ({"tf32": True, "batch": 16, "hidden": 1024, "inputs": 1024}, ("recurrence", TF32, GRID, 64, 16)),
+        ({"tf32": True, "batch": 16, "hidden": 1024, "inputs": 1024}, ("recurrence", TF32, GRID, 64, 8)),
         (
-            {"tf32": True, "batch": 24, "hidden": 1024, "inputs": 1024},
+            {"tf32": True, "batch": 48, "hidden": 512, "inputs": 1024},
             ("large projection that upstream may do in TF32",),
         ),
         ({"tf32": False, "batch": 24, "hidden": 1024, "inputs": 1024}, ("recurrence", FMA, GRID, 128, 24)),
         (
             {"sixteen": True, "tf32": True, "batch": 24, "hidden": 1024, "inputs": 1024},
-            ("recurrence", MMA, GRID, 64, 24),
+            ("recurrence", MMA, GRID, 64, 12),
         ),
         # Other GPUs.
         ({"device": "A100", "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
-        ({"device": "A100", "hidden": 256}, ("recurrence", FMA, GRID, 64, 1)),
+        ({"device": "A100", "hidden": 256}, ("recurrence", FMA, GRID, 32, 1)),
         ({"device": "A100", "hidden": 1728}, ("recurrence", FMA, GRID, 108, 1)),
         ({"device": "A100", "hidden": 1729}, (NO_KERNEL,)),
         ({"device": "no clusters of 16", "hidden": 256}, ("recurrence", FMA, CLUSTER, 8, 1)),
-        ({"device": "no clusters of 16", "hidden": 512}, ("recurrence", FMA, GRID, 128, 1)),
+        ({"device": "no clusters of 16", "hidden": 512}, ("recurrence", FMA, GRID, 64, 1)),
         ({"device": "a small one", "hidden": 320}, ("recurrence", FMA, GRID, 20, 1)),
         ({"device": "a small one", "hidden": 321}, (NO_KERNEL,)),
         ({"steps": 2**31 // 256}, ("sizes beyond 32 bits",)),
@@ -477,6 +567,33 @@ NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for th
 )
 def test_policy(ops: Any, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     assert plan(ops, **changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("sixteen", "allowed", "steps", "batch", "inputs", "hidden", "expected"),
+    [
+        (False, False, 50, 24, 1024, 1024, False),
+        (True, True, 50, 24, 1024, 1024, False),
+        (False, True, 50, 5, 8, 1024, True),  # the recurrence is in TF32
+        (False, True, 50, 4, 1017, 1024, False),  # 25 MFLOP a step
+        (False, True, 50, 4, 1018, 1024, True),
+        (False, True, 1, 16, 512, 512, True),
+        (False, True, 1, 8, 512, 512, False),
+    ],
+)
+def test_tf32_products(
+    ops: Any,
+    sixteen: bool,
+    allowed: bool,
+    steps: int,
+    batch: int,
+    inputs: int,
+    hidden: int,
+    expected: bool,
+) -> None:
+    """fp32 means fp32 unless cuDNN may use TF32; and a small product is not worth it."""
+    reason, _, tf32 = ops.plan(sixteen, allowed, steps, batch, inputs, hidden, 1, H200)
+    assert (reason, tf32) == ("", expected)
 
 
 def test_old_gpu(ops: Any) -> None:
@@ -496,7 +613,7 @@ def test_every_plan_has_a_kernel(ops: Any, device: str) -> None:
         for sixteen, tf32, hidden, batch, directions in itertools.product(
             (False, True), (False, True), hidden_sizes, (1, 2, 7, 8, 29, 64, 224, 640), (1, 2)
         ):
-            reason, (_, *kernel) = ops.plan(sixteen, tf32, 50, batch, 8, hidden, directions, facts)
+            reason, (_, *kernel), _ = ops.plan(sixteen, tf32, 50, batch, 8, hidden, directions, facts)
             if not reason:
                 planned += 1
                 assert ops.fits(sixteen, 50, batch, hidden, directions, kernel), (

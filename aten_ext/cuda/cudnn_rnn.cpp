@@ -46,9 +46,10 @@ GruSizes gru_sizes(const at::Tensor& input, int64_t hidden, int64_t layers, bool
   return sizes;
 }
 
-// Shapes of the weight list: what upstream would accept, no more.
-const char* decline_weights(const at::Tensor& input, at::TensorList weight, int64_t stride, int64_t hidden,
-                            int64_t layers, int64_t directions) {
+// Shapes of the weight list: what upstream would accept, no more. With weight_buf, of which they are views,
+// that is also one column of all elements: what PyTorch's autocast makes of its 16-bit copies.
+const char* decline_weights(const at::Tensor& input, at::TensorList weight, int64_t stride, bool flattened,
+                            int64_t hidden, int64_t layers, int64_t directions) {
   if ((stride != 2 && stride != 4) || layers < 1 ||
       static_cast<int64_t>(weight.size()) != layers * directions * stride) {
     return "weight list that does not fit the layers";
@@ -61,9 +62,10 @@ const char* decline_weights(const at::Tensor& input, at::TensorList weight, int6
     const auto kind = static_cast<int64_t>(i) % stride;
     const bool first_layer = static_cast<int64_t>(i) < directions * stride;
     const int64_t columns = first_layer ? input.size(2) : directions * hidden;
-    if (!(kind == 0   ? has_shape(w, {3 * hidden, columns})
-          : kind == 1 ? has_shape(w, {3 * hidden, hidden})
-                      : has_shape(w, {3 * hidden}))) {
+    const int64_t count = 3 * hidden * (kind == 0 ? columns : kind == 1 ? hidden : 1);
+    if (!(flattened && has_shape(w, {count, 1})) && !(kind == 0   ? has_shape(w, {3 * hidden, columns})
+                                                      : kind == 1 ? has_shape(w, {3 * hidden, hidden})
+                                                                  : has_shape(w, {3 * hidden}))) {
       return "weight list that does not fit the layers";
     }
     if (!w.is_contiguous()) {
@@ -124,8 +126,8 @@ const char* decline::_cudnn_rnn_cuda(ATEN_EXT_CUDNN_RNN_PARAMETERS) {
     return "empty input";
   }
   const int64_t directions = bidirectional ? 2 : 1;
-  if (const char* reason =
-          decline_weights(input, weight, weight_stride0, hidden_size, num_layers, directions)) {
+  if (const char* reason = decline_weights(input, weight, weight_stride0, is_given(weight_buf), hidden_size,
+                                           num_layers, directions)) {
     return reason;
   }
   const GruSizes sizes = gru_sizes(input, hidden_size, num_layers, batch_first, bidirectional);
@@ -152,7 +154,7 @@ const char* decline::_cudnn_rnn_cuda(ATEN_EXT_CUDNN_RNN_PARAMETERS) {
 
 #include "cuda/cudnn_rnn.h"
 #include "cuda/gru_cell.h"
-#include "cuda/thnn_fused_gru_cell.h"
+#include "cuda/tf32_product.h"
 
 namespace aten_ext {
 namespace {
@@ -241,8 +243,11 @@ GruPlan plan_on_device(const GruSizes& sizes, const at::Tensor& input) {
 
 // rows [n, k] times w [m, k] transposed, in fp32 whatever the dtype: rounding a projection to 16 bits before
 // the gates see it costs accuracy, and an fp32 result nothing that counts.
-at::Tensor project(const at::Tensor& rows, const at::Tensor& w) {
-  return rows.scalar_type() == at::kFloat ? at::cuda::mm(rows, w.t()) : at::cuda::mm(rows, w.t(), at::kFloat);
+at::Tensor project(const at::Tensor& rows, const at::Tensor& w, bool tf32) {
+  if (rows.scalar_type() != at::kFloat) {
+    return at::cuda::mm(rows, w.t(), at::kFloat);
+  }
+  return tf32 ? cuda::tf32_product(rows, w) : at::cuda::mm(rows, w.t());
 }
 
 // A sequence as a matrix of rows for one GEMM, and where the row of a step and a batch row is.
@@ -262,15 +267,20 @@ Rows as_rows(const at::Tensor& sequence /* [steps, batch, features] */) {
   return {sequence.contiguous().view({steps * batch, features}), batch, 1};
 }
 
+// Weights that came as one column of all elements, as decline_weights() lets them.
+at::Tensor as_matrix(const at::Tensor& w, int64_t rows) {
+  return w.size(0) == rows ? w : w.view({rows, -1});
+}
+
 // The weights of one layer and direction.
 struct Weights {
   at::Tensor w_ih, w_hh;
   const void* b_ih;
   const void* b_hh;
 
-  Weights(at::TensorList weight, int64_t index, int64_t stride)
-      : w_ih(weight[index * stride]),
-        w_hh(weight[index * stride + 1]),
+  Weights(at::TensorList weight, int64_t index, int64_t stride, int64_t hidden)
+      : w_ih(as_matrix(weight[index * stride], 3 * hidden)),
+        w_hh(as_matrix(weight[index * stride + 1], 3 * hidden)),
         b_ih(stride == 4 ? weight[index * stride + 2].const_data_ptr() : nullptr),
         b_hh(stride == 4 ? weight[index * stride + 3].const_data_ptr() : nullptr) {}
 };
@@ -298,8 +308,8 @@ void run_recurrence(const Layer& layer, const at::Tensor& input, const at::Tenso
   at::Tensor gates[2];
   for (int64_t direction = 0; direction < sizes.directions; ++direction) {
     const int64_t index = layer.index * sizes.directions + direction;
-    const Weights weights(layer.weight, index, layer.stride);
-    gates[direction] = project(rows.matrix, weights.w_ih);
+    const Weights weights(layer.weight, index, layer.stride, layer.sizes.hidden);
+    gates[direction] = project(rows.matrix, weights.w_ih, layer.plan.tf32);
     p.direction[direction] = {weights.w_hh.const_data_ptr(),
                               weights.b_ih,
                               weights.b_hh,
@@ -315,67 +325,54 @@ void run_recurrence(const Layer& layer, const at::Tensor& input, const at::Tenso
   at::Tensor words;
   if (p.exchange == RecurrenceExchange::Grid) {
     // Of this launch alone: two streams, two threads or two replays of different graphs share none of it.
-    words = at::zeros({2, sizes.directions, sizes.batch, cuda::words_of_row(p.dtype, p.hidden)},
-                      input.options().dtype(at::kLong));
+    words = at::zeros({cuda::exchange_words(p)}, input.options().dtype(at::kLong));
     p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   }
   C10_CUDA_CHECK(cuda::launch_recurrence(p, stream));
 }
 
-// One step of a few rows: one launch.
-void run_step(const Layer& layer, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& hy,
-              const at::Tensor& y, cudaStream_t stream) {
-  const at::Tensor x = input.contiguous();
+// A few steps: one launch for each, with its projection.
+void run_steps(const Layer& layer, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& hy,
+               const at::Tensor& y, cudaStream_t stream) {
+  const GruSizes& sizes = layer.sizes;
+  const at::Tensor x = input.stride(2) == 1 ? input : input.contiguous();
   cuda::GruCellParams p{};
-  p.directions = layer.sizes.directions;
+  p.directions = sizes.directions;
   p.dtype = x.scalar_type() == at::kHalf       ? cuda::GruCellDtype::Half
             : x.scalar_type() == at::kBFloat16 ? cuda::GruCellDtype::BFloat16
                                                : cuda::GruCellDtype::Float;
-  p.x = x.const_data_ptr();
-  p.batch = static_cast<int>(layer.sizes.batch);
+  p.tf32 = layer.plan.tf32;
+  p.batch = static_cast<int>(sizes.batch);
   p.input = static_cast<int>(x.size(2));
-  p.hidden = static_cast<int>(layer.sizes.hidden);
+  p.hidden = static_cast<int>(sizes.hidden);
+  p.x_row = x.stride(1);
+  p.h_row = sizes.hidden;
   p.y_row = y.stride(1);
-  for (int64_t direction = 0; direction < layer.sizes.directions; ++direction) {
-    const int64_t index = layer.index * layer.sizes.directions + direction;
-    const Weights weights(layer.weight, index, layer.stride);
+  for (int64_t direction = 0; direction < sizes.directions; ++direction) {
+    const int64_t index = layer.index * sizes.directions + direction;
+    const Weights weights(layer.weight, index, layer.stride, sizes.hidden);
     p.direction[direction] = {weights.w_ih.const_data_ptr(),
                               weights.w_hh.const_data_ptr(),
                               weights.b_ih,
                               weights.b_hh,
+                              nullptr,
                               hx.select(0, index).const_data_ptr(),
                               hy.select(0, index).mutable_data_ptr(),
-                              columns_of(y, direction, layer.sizes.hidden)};
+                              nullptr};
   }
-  C10_CUDA_CHECK(cuda::launch_gru_cell(p, stream));
-}
-
-// One step of many rows: two GEMMs and the gates for each direction.
-void run_step_gemm(const Layer& layer, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& hy,
-                   const at::Tensor& y, cudaStream_t stream) {
-  const Rows rows = as_rows(input);
-  for (int64_t direction = 0; direction < layer.sizes.directions; ++direction) {
-    const int64_t index = layer.index * layer.sizes.directions + direction;
-    const Weights weights(layer.weight, index, layer.stride);
-    const at::Tensor h = hx.select(0, index);
-    const at::Tensor input_gates = project(rows.matrix, weights.w_ih);
-    const at::Tensor hidden_gates = project(h, weights.w_hh);
-    cuda::GruGatesParams p{};
-    p.dtype = h.scalar_type() == at::kHalf       ? cuda::GruGatesDtype::Half
-              : h.scalar_type() == at::kBFloat16 ? cuda::GruGatesDtype::BFloat16
-                                                 : cuda::GruGatesDtype::Float;
-    p.float_gates = true;
-    p.input_gates = input_gates.const_data_ptr();
-    p.hidden_gates = hidden_gates.const_data_ptr();
-    p.input_bias = weights.b_ih;
-    p.hidden_bias = weights.b_hh;
-    p.hx = h.const_data_ptr();
-    p.hy = hy.select(0, index).mutable_data_ptr();
-    p.y = columns_of(y, direction, layer.sizes.hidden);
-    p.y_row = y.stride(1);
-    p.batch = layer.sizes.batch;
-    p.hidden = layer.sizes.hidden;
-    C10_CUDA_CHECK(cuda::launch_gru_gates(p, stream));
+  for (int64_t step = 0; step < sizes.steps; ++step) {
+    for (int64_t direction = 0; direction < sizes.directions; ++direction) {
+      const int64_t time = direction == 0 ? step : sizes.steps - 1 - step;
+      cuda::GruCellDirection& d = p.direction[direction];
+      if (step > 0) {  // the state is what the step before wrote
+        d.h = d.y;
+      }
+      d.x = static_cast<const char*>(x.const_data_ptr()) + time * x.stride(0) * x.element_size();
+      d.y =
+          static_cast<char*>(columns_of(y, direction, sizes.hidden)) + time * y.stride(0) * y.element_size();
+    }
+    C10_CUDA_CHECK(cuda::launch_gru_cell(p, stream));
+    p.h_row = p.y_row;
   }
 }
 
@@ -399,10 +396,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> run::_cud
         run_recurrence(layer, sequence, hx, hy, y, stream);
         break;
       case GruRoute::Step:
-        run_step(layer, sequence, hx, hy, y, stream);
-        break;
-      case GruRoute::StepGemm:
-        run_step_gemm(layer, sequence, hx, hy, y, stream);
+        run_steps(layer, sequence, hx, hy, y, stream);
         break;
       case GruRoute::Upstream:
         TORCH_INTERNAL_ASSERT(false, "decline() lets no such call through");

@@ -4,16 +4,12 @@
 // those of 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is
 // left of a step is arithmetic on registers, a handful of values to exchange, and one barrier. Formula:
 // device/gru_arguments.cuh. Budgets of a step: device/gru_fma.cuh (fp32) and device/gru_mma.cuh (tensor
-// cores). Exchanges: device/gru_exchange.cuh.
+// cores); over the whole GPU device/gru_grid.cuh, with what was measured. Exchanges: device/gru_exchange.cuh.
 //
 // Bytes: the projections x are read once, 12 * batch * hidden a step and direction; y is written once. FLOPs:
 // 6 * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
 // takes 0.24 us, one over 132 blocks through global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a
 // step.
-//
-// Through global memory (GridExchange) a step costs a store's way to the L2 and a load's back, about 0.7 us,
-// and a pass of the state through the L2 into each block at about 5.5 TB/s: 8 bytes for each fp32 or two
-// 16-bit units. H = 1024, 16 rows, 16 bits, 64 blocks: 4 MB, 0.8 us.
 //
 // Not measured on hardware yet.
 #include "cuda/cudnn_rnn.h"
@@ -23,6 +19,8 @@
 #include "cuda/device/gru_arguments.cuh"
 #include "cuda/device/gru_exchange.cuh"
 #include "cuda/device/gru_fma.cuh"
+#include "cuda/device/gru_grid_fma.cuh"
+#include "cuda/device/gru_grid_mma.cuh"
 #include "cuda/device/gru_mma.cuh"
 
 namespace aten_ext::cuda {
@@ -37,6 +35,9 @@ constexpr size_t kMostSharedBytes = 227 << 10;
 constexpr int kMostSplittingWarps = 12;
 // Blocks that ask the driver how many clusters fit have an SM to themselves.
 constexpr int kWholeSmBytes = 200 << 10;
+
+// Over the whole GPU on tensor cores: rows of a group that are finished by two lanes a unit.
+constexpr int kRowsToShare = 4;
 
 using Kernel = void (*)(GruArguments);
 
@@ -91,8 +92,8 @@ Launch choose_fma(const RecurrenceParams& p) {
       return p.hidden <= 256 ? choose_fma_rows<256, 32, 4, 2, 2, ClusterExchange>(p)
                              : choose_fma_rows<256, 32, 4, 4, 1, ClusterExchange>(p);
     case RecurrenceExchange::Grid:
-      return p.hidden <= 512 ? choose_fma_rows<256, 32, 2, 4, 4, GridExchange>(p)
-                             : choose_fma_rows<256, 32, 2, 8, 2, GridExchange>(p);
+      // W_hh does not fit into the registers: the rest in shared memory and in the L2.
+      return choose_fma_rows<256, 32, 2, 8, 2, GridExchange>(p);
   }
   return {};
 }
@@ -139,12 +140,84 @@ Launch choose_mma(const RecurrenceParams& p) {
         return choose_mma_first<Element, ClusterExchange, 4, 8, 20>(p);
       }
     case RecurrenceExchange::Grid:
-      return choose_mma_first<Element, GridExchange, 8, 16>(p);
+      break;
   }
   return {};
 }
 
+// Over the whole GPU: the first kernel that takes the group's rows.
+template <typename Shape>
+void choose_grid_shape(const RecurrenceParams& p, Kernel kernel, int units, Launch& launch) {
+  if (launch.kernel == nullptr && p.rows <= Shape::Finish::kMostRows) {
+    launch.kernel = kernel;
+    launch.units = units;
+    launch.threads = kGridThreads;
+    launch.shared_bytes = Shape::bytes(p.rows);
+  }
+}
+
+template <typename... Shapes>
+Launch choose_grid_fma(const RecurrenceParams& p) {
+  Launch launch;
+  (choose_grid_shape<Shapes>(p, gru_grid_fma_kernel<Shapes>, Shapes::kUnits, launch), ...);
+  return launch;
+}
+
+template <typename... Shapes>
+Launch choose_grid_mma_shape(const RecurrenceParams& p) {
+  Launch launch;
+  (choose_grid_shape<Shapes>(p, gru_grid_mma_kernel<Shapes>, kGridMmaUnits, launch), ...);
+  return launch;
+}
+template <typename Element, int kSteps>
+Launch choose_grid_mma(const RecurrenceParams& p) {
+  return p.rows <= kRowsToShare ? choose_grid_mma_shape<GruGridMmaShape<Element, kSteps, 2, 1>>(p)
+                                : choose_grid_mma_shape<GruGridMmaShape<Element, kSteps, 1, 1>,
+                                                        GruGridMmaShape<Element, kSteps, 1, 2>>(p);
+}
+
+template <typename Element>
+Launch choose_grid_16_bits(const RecurrenceParams& p) {
+  return p.hidden <= kGridMmaSteps * 16 * kGridWarps ? choose_grid_mma<Element, kGridMmaSteps>(p)
+                                                     : choose_grid_mma<Element, kGridMmaMoreSteps>(p);
+}
+
+// In registers alone.
+bool is_small_grid(const RecurrenceParams& p) {
+  return p.exchange == RecurrenceExchange::Grid &&
+         p.hidden <= (p.math == RecurrenceMath::Mma ? 2 : 1) * kGridFmaColumns;
+}
+
+Launch choose_grid(const RecurrenceParams& p) {
+  if (p.math == RecurrenceMath::Fma) {
+    if (p.blocks * 8 < p.hidden) {
+      return p.blocks * 16 < p.hidden
+                 ? Launch{}
+                 : choose_grid_fma<GruGridFmaShape<16, 1, 2, 1>, GruGridFmaShape<16, 1, 1, 2>>(p);
+    }
+    switch (p.rows) {
+      case 1:
+        return choose_grid_fma<GruGridFmaShape<8, 1, 4, 1>>(p);
+      case 2:
+        return choose_grid_fma<GruGridFmaShape<8, 2, 4, 1>>(p);
+      default:
+        return choose_grid_fma<GruGridFmaShape<8, 4, 4, 1>, GruGridFmaShape<8, 4, 1, 1>>(p);
+    }
+  }
+  if (p.blocks * kGridMmaUnits < p.hidden) {
+    return {};
+  }
+  if (p.math == RecurrenceMath::MmaTf32) {
+    return choose_grid_mma<Tf32, kGridMmaSteps>(p);
+  }
+  return p.dtype == RecurrenceDtype::Half ? choose_grid_16_bits<__half>(p)
+                                          : choose_grid_16_bits<__nv_bfloat16>(p);
+}
+
 Launch choose(const RecurrenceParams& p) {
+  if (is_small_grid(p)) {
+    return choose_grid(p);
+  }
   if (p.math == RecurrenceMath::Mma) {
     return p.dtype == RecurrenceDtype::Half ? choose_mma<__half>(p) : choose_mma<__nv_bfloat16>(p);
   }
@@ -226,6 +299,21 @@ bool is_refusal(cudaError_t error) {
 }
 
 }  // namespace
+
+int64_t exchange_words(const RecurrenceParams& p) {
+  if (p.exchange != RecurrenceExchange::Grid) {
+    return 0;
+  }
+  const int64_t groups = divide_up(p.batch, p.rows) * p.directions;
+  if (!is_small_grid(p)) {
+    return 2 * static_cast<int64_t>(p.directions) * p.batch * p.hidden;
+  }
+  if (p.math == RecurrenceMath::Fma) {
+    return 2 * groups * gru_grid_fma_words(p.rows);
+  }
+  const bool more = p.hidden > kGridMmaSteps * 16 * kGridWarps;
+  return 2 * groups * gru_grid_mma_words(p.rows, more ? kGridMmaMoreSteps : kGridMmaSteps);
+}
 
 cudaError_t query_recurrence_device(RecurrenceDevice& device) {
   device = {};

@@ -41,13 +41,11 @@ struct RecurrenceParams {
   int blocks;  // that share the state of a group
   int rows;    // of the batch in a group
   // For RecurrenceExchange::Grid:
-  uint64_t* words;  // [2, directions, batch, words_of_row()], zero
+  uint64_t* words;  // exchange_words() of them, zero
 };
 
-// Of the exchange through global memory: two 16-bit units to a word, or one fp32 unit.
-inline int words_of_row(RecurrenceDtype dtype, int hidden) {
-  return dtype == RecurrenceDtype::Float ? hidden : (hidden + 1) / 2;
-}
+// How many words of 64 bits a launch with these parameters exchanges its states through; 0 if through none.
+int64_t exchange_words(const RecurrenceParams& params);
 
 // What the policy has to know of a GPU.
 struct RecurrenceDevice {

@@ -68,7 +68,9 @@ const char* decline::gru_cell_cuda(ATEN_EXT_GRU_CELL_PARAMETERS) {
       hidden > std::numeric_limits<int32_t>::max() / 256) {
     return "sizes beyond 32 bits";
   }
-  return is_small_step(batch) ? nullptr : "one step of a large batch";
+  return is_small_cell(input.scalar_type() != at::kFloat, batch, input.size(1), hidden)
+             ? nullptr
+             : "one step of a large batch";
 }
 
 }  // namespace aten_ext
@@ -92,14 +94,16 @@ at::Tensor run::gru_cell_cuda(ATEN_EXT_GRU_CELL_PARAMETERS) {
   p.dtype = input.scalar_type() == at::kHalf       ? cuda::GruCellDtype::Half
             : input.scalar_type() == at::kBFloat16 ? cuda::GruCellDtype::BFloat16
                                                    : cuda::GruCellDtype::Float;
-  p.x = input.const_data_ptr();
   p.batch = static_cast<int>(input.size(0));
   p.input = static_cast<int>(input.size(1));
   p.hidden = static_cast<int>(hx.size(1));
+  p.x_row = p.input;
+  p.h_row = p.hidden;
   p.direction[0] = {w_ih.const_data_ptr(),
                     w_hh.const_data_ptr(),
                     is_given(b_ih) ? b_ih->const_data_ptr() : nullptr,
                     is_given(b_hh) ? b_hh->const_data_ptr() : nullptr,
+                    input.const_data_ptr(),
                     hx.const_data_ptr(),
                     hy.mutable_data_ptr(),
                     nullptr};

@@ -15,7 +15,8 @@ struct GruCellDirection {
   const void* w_hh;  // [3 * hidden, hidden], contiguous
   const void* b_ih;  // [3 * hidden] or nullptr
   const void* b_hh;  // [3 * hidden] or nullptr
-  const void* h;     // [batch, hidden], contiguous
+  const void* x;     // [batch, input], rows x_row apart
+  const void* h;     // [batch, hidden], rows h_row apart
   void* hy;          // [batch, hidden], contiguous
   void* y;           // [batch, hidden] with rows y_row apart: a second copy; or nullptr
 };
@@ -24,9 +25,9 @@ struct GruCellParams {
   GruCellDirection direction[2];
   int directions;
   GruCellDtype dtype;
-  const void* x;             // [batch, input], contiguous
+  bool tf32;                 // fp32 tensors are multiplied in TF32
   int batch, input, hidden;  // > 0
-  int64_t y_row;
+  int64_t x_row, h_row, y_row;
 };
 
 // One launch: both matrix-vector products, biases and gates.

@@ -1,6 +1,6 @@
 // The policy of the GRU kernels. Every number here follows from the budgets in cuda/device/gru_*.cuh and from
 // what upstream takes on an H200 (about 6 us a step, 4.8 to 6.1 for small batches; 1.6 at H <= 192 in fp32).
-// None has been tuned on hardware yet, which is why the override starts off.
+// Those of single steps and of recurrences over the whole GPU have been measured there.
 #include "cuda/gru_plan.h"
 
 #include <algorithm>
@@ -11,12 +11,37 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// One step: each warp has a hidden unit and reads its weights once, for so many rows. More rows read them
-// again from the L1 and the inputs from the L2, and a GEMM has the tensor cores.
-constexpr int64_t kStepRows = 8;
-// Two GEMMs and a launch for the gates are what upstream does too, with more launches around: they cease to
-// matter.
-constexpr int64_t kStepGemmRows = 128;
+// One step (GruRoute::Step, gru_cell). Weights that a step reads, without the 3 of the gates: H * (I + H);
+// and products that it makes of them: rows of the batch times that. Measured on an H200, upstream -> ours in
+// us.
+//
+// fp32 without TF32: rows share the reads of weights, the sums are each row's own. 4 rows at H = 2048 37 ->
+// 29, 8 rows at H = 512 15 -> 9, but at H = 1024 13 -> 26; 9 rows 11 -> 12.
+constexpr int64_t kFmaStepRows = 4;
+constexpr int64_t kFmaStepRowsOfFewWeights = 8;
+constexpr double kFewWeights = 0.6e6;
+// 16 bits, on tensor cores: 8 rows of H = 512 10 -> 4.2, 64 rows 9 -> 6.2, 128 rows 12.6 -> 9.4; at H = 1024
+// 16 rows about 8, 32 rows 10.5, 64 rows 10.8 -> 14.5.
+constexpr double kStepProducts = 34e6;
+constexpr double kStepProductsOfFewWeights = 68e6;
+// A cell's upstream is faster than a layer's.
+constexpr double kCellProducts = 34e6;
+// TF32, where cuDNN uses it too (from 16 rows on): 16 rows of H = 512 13.4 -> 6.9, 32 rows of I = 1280 14.1
+// -> 11.3, 64 rows 10.5 -> 9.1, 128 rows 12.4 -> 12.2; at H = 1024 16 rows 13 -> 13.
+constexpr int64_t kTf32StepRows = 16;
+constexpr int64_t kTf32StepHidden = 256;
+constexpr int64_t kTf32StepMultiple = 8;  // of input and hidden
+constexpr double kTf32StepProducts = 34e6;
+constexpr double kTf32StepWeights = 1e6;
+// Steps up to which a launch for each, with its projection, is shorter than a GEMM and the recurrence's
+// launch: about 20 us and 1.5 a step, against 4 to 8 a step.
+constexpr int64_t kMostStepLaunches = 4;
+constexpr double kStepsWeights = 4.3e6;      // 16 bits
+constexpr double kFmaStepsProducts = 2.2e6;  // fp32
+// Over the whole GPU, H up to 1024 and beyond: fewer steps do not make up for that beginning, of which
+// loading W_hh into registers is the half. Two steps of 16 rows at H = 513 are 36 us upstream, of 4 rows at
+// 1024 23.
+constexpr int64_t kGridSteps[2] = {5, 10};
 
 // A block alone: 3 * H * H weights are half of its registers.
 constexpr int64_t kBlockHidden = 128;
@@ -26,10 +51,13 @@ constexpr int64_t kClusterOf2Hidden = 128;  // TF32 only
 constexpr int64_t kClusterOf8Hidden = 256;
 constexpr int64_t kClusterOf16Hidden = 512;
 constexpr int64_t kClusterOf16Hidden16Bits = 640;
-// Blocks of 16 units over the whole GPU.
+// Over the whole GPU: blocks of 8 (fp32) or 16 units.
+constexpr int64_t kGridFmaUnits = 8;
 constexpr int64_t kGridUnits = 16;
 constexpr int64_t kGridHidden = 2048;
 constexpr int64_t kGridHiddenTf32 = 1024;
+// fp32 beyond: not all of W_hh fits into the registers.
+constexpr int64_t kGridFmaHidden = 1024;
 
 // Rows of a group. fp32: a row costs 3 * H * H / blocks FMAs of 128 a cycle, 0.22 us with H = 512 in 16
 // blocks, against 6 us or more of upstream's step. Tensor cores: 8 rows cost 0.35 us.
@@ -37,12 +65,15 @@ constexpr int kFmaRows = 16;
 constexpr int kMmaRows = 32;
 // fp32 at which TF32 is worth its rounding, where it is allowed: fewer rows are as fast without.
 constexpr int kTf32FromRows = 5;
-// Over the whole GPU, with one barrier of 1 us and a pass of the state through the L2 in each step. H up to
-// 1024 and beyond.
-constexpr int64_t kGridRows[2][3] = {{32, 64, 32}, {3, 16, 0}};  // [H > 1024][fp32, 16 bits, TF32]
+// Over the whole GPU: rows of a group, H up to 1024 and beyond. us a step on an H200, upstream -> ours: 64
+// rows (two groups) of H = 1024 7.6 -> 4.5 in 16 bits, 17.8 -> 6.0 in TF32; 16 rows of H = 2048 in 16
+// bits 9.8 -> 4.7, 32 rows 9.7.
+constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][fp32, 16 bits, TF32]
 
-// fp32: the projection is done in fp32 (50 TFLOP/s), which upstream may do in TF32. A step's share of that,
-// in FLOPs, beyond which it eats what the recurrence gains (3 us at 50 TFLOP/s).
+// FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
+// does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
+constexpr double kTf32ProjectionFlops = 25e6;
+// And beyond which block and cluster kernels have not been measured with it.
 constexpr double kProjectionFlops = 150e6;
 
 // ------------------------------------------------------------------------------------------------------
@@ -96,16 +127,21 @@ bool grid(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
   // fp32 spreads over all of the GPU; tensor cores want tiles of 16 units, and fewer blocks read the state
   // less often.
   const int64_t of_direction = device.multiprocessors / sizes.directions;
-  const int64_t units = plan.math == GruMath::Fma
-                            ? std::max<int64_t>(2, divide_up(divide_up(sizes.hidden, of_direction), 2) * 2)
-                            : kGridUnits;
+  int64_t units = kGridUnits;
+  if (plan.math == GruMath::Fma && sizes.hidden > kGridFmaHidden) {
+    units = std::max<int64_t>(2, divide_up(divide_up(sizes.hidden, of_direction), 2) * 2);
+  } else if (plan.math == GruMath::Fma && divide_up(sizes.hidden, kGridFmaUnits) <= of_direction) {
+    units = kGridFmaUnits;
+  }
   const int64_t blocks = divide_up(sizes.hidden, units);
   if (units > kGridUnits || blocks > of_direction) {
     return false;
   }
   plan.exchange = GruExchange::Grid;
   plan.blocks = static_cast<int>(blocks);
-  plan.rows = static_cast<int>(sizes.batch);
+  // In groups, if the GPU has room for several: a block then reads fewer rows of the state.
+  plan.rows = plan.math == GruMath::Fma ? static_cast<int>(sizes.batch)
+                                        : rows_of_group(sizes, device.multiprocessors / blocks);
   return true;
 }
 
@@ -117,13 +153,41 @@ const char* plan_recurrence(const GruSizes& sizes, const GruDevice& device, GruP
   const int64_t most = plan.exchange == GruExchange::Grid
                            ? kGridRows[sizes.hidden > 1024][static_cast<int>(plan.math)]
                            : (plan.math == GruMath::Fma ? kFmaRows : kMmaRows);
+  if (plan.exchange == GruExchange::Grid && sizes.steps < kGridSteps[sizes.hidden > 1024]) {
+    return "few steps of a large layer";
+  }
   return plan.rows <= most ? nullptr : "batch too large for the hidden size";
+}
+
+bool is_small_fma_step(int64_t batch, double weights) {
+  return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
+}
+
+// A launch for each step.
+bool plan_steps(const GruSizes& sizes, GruPlan& plan) {
+  const double weights = static_cast<double>(sizes.hidden) * static_cast<double>(sizes.input + sizes.hidden);
+  const double products = static_cast<double>(sizes.batch) * weights;
+  const bool one = sizes.steps == 1;
+  plan.route = GruRoute::Step;
+  if (sizes.sixteen_bits) {
+    return one ? products <= (weights <= kFewWeights ? kStepProductsOfFewWeights : kStepProducts)
+               : products <= kStepProducts && weights <= kStepsWeights;
+  }
+  if (is_small_fma_step(sizes.batch, weights)) {
+    return one || products <= kFmaStepsProducts;
+  }
+  plan.tf32 = true;
+  return one && sizes.tf32_allowed && sizes.batch >= kTf32StepRows && sizes.hidden >= kTf32StepHidden &&
+         sizes.hidden % kTf32StepMultiple == 0 && sizes.input % kTf32StepMultiple == 0 &&
+         products <= kTf32StepProducts && weights <= kTf32StepWeights;
 }
 
 }  // namespace
 
-bool is_small_step(int64_t batch) {
-  return batch <= kStepRows;
+bool is_small_cell(bool sixteen_bits, int64_t batch, int64_t input, int64_t hidden) {
+  const double weights = static_cast<double>(hidden) * static_cast<double>(input + hidden);
+  return sixteen_bits ? static_cast<double>(batch) * weights <= kCellProducts
+                      : is_small_fma_step(batch, weights);
 }
 
 GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device) {
@@ -136,17 +200,13 @@ GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device) {
     return upstream("GPU before sm_80");
   }
   GruPlan plan{};
-  if (sizes.steps == 1) {
-    if (sizes.batch > kStepGemmRows) {
-      return upstream("one step of a large batch");
-    }
-    plan.route = is_small_step(sizes.batch) ? GruRoute::Step : GruRoute::StepGemm;
+  if (sizes.steps <= kMostStepLaunches && plan_steps(sizes, plan)) {
     return plan;
   }
-  if (!sizes.sixteen_bits && sizes.tf32_allowed &&
-      6.0 * sizes.batch * sizes.hidden * sizes.input * sizes.directions > kProjectionFlops) {
-    return upstream("large projection that upstream may do in TF32");
+  if (sizes.steps == 1) {
+    return upstream("one step of a large batch");
   }
+  plan = {};
   plan.route = GruRoute::Recurrence;
   plan.math = sizes.sixteen_bits ? GruMath::Mma : GruMath::Fma;
   const char* reason = plan_recurrence(sizes, device, plan);
@@ -159,7 +219,17 @@ GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device) {
       reason = nullptr;
     }
   }
-  return reason == nullptr ? plan : upstream(reason);
+  if (reason != nullptr) {
+    return upstream(reason);
+  }
+  if (!sizes.sixteen_bits && sizes.tf32_allowed) {
+    const double projection = 6.0 * sizes.batch * sizes.hidden * sizes.input * sizes.directions;
+    if (plan.exchange != GruExchange::Grid && projection > kProjectionFlops) {
+      return upstream("large projection that upstream may do in TF32");
+    }
+    plan.tf32 = plan.math == GruMath::MmaTf32 || projection > kTf32ProjectionFlops;
+  }
+  return plan;
 }
 
 }  // namespace aten_ext

@@ -9,8 +9,7 @@ namespace aten_ext {
 enum class GruRoute : uint8_t {
   Upstream,
   Recurrence,  // one projection GEMM and direction, then one launch for all steps of the layer
-  Step,        // a sequence of one step: one launch for everything
-  StepGemm,    // a sequence of one step and many rows: two GEMMs and a launch for the gates
+  Step,        // a sequence of a few steps: one launch for each, with its projection
 };
 // In the order of cuda::RecurrenceMath and cuda::RecurrenceExchange.
 enum class GruMath : uint8_t { Fma, Mma, MmaTf32 };
@@ -39,11 +38,12 @@ struct GruPlan {
   GruExchange exchange;
   int blocks;  // that share the state of a group
   int rows;    // of the batch in a group
+  bool tf32;   // fp32: the products of GruRoute::Step, or the projection of GruRoute::Recurrence, in TF32
 };
 
 GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device);
 
-// One step of a cell or a layer as one launch: whether so many rows gain by it.
-bool is_small_step(int64_t batch);
+// Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.
+bool is_small_cell(bool sixteen_bits, int64_t batch, int64_t input, int64_t hidden);
 
 }  // namespace aten_ext

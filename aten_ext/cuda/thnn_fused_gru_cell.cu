@@ -70,7 +70,7 @@ __device__ __forceinline__ void store(T* to, const MathType<T> (&from)[kCount]) 
 }
 
 // Each thread has kCount neighbouring units of one row: a vector, or one where rows are not whole vectors.
-template <typename T, typename Gate, int kCount>
+template <typename T, int kCount>
 __global__ __launch_bounds__(kThreads) void gru_gates_kernel(const __grid_constant__ GruGatesParams p) {
   using Op = MathType<T>;
   const int64_t row_threads = p.hidden / kCount;
@@ -82,8 +82,8 @@ __global__ __launch_bounds__(kThreads) void gru_gates_kernel(const __grid_consta
   const int64_t unit = index % row_threads * kCount;
   const int64_t hidden = p.hidden;
 
-  const Gate* const input = static_cast<const Gate*>(p.input_gates) + row * 3 * hidden + unit;
-  const Gate* const from_hidden = static_cast<const Gate*>(p.hidden_gates) + row * 3 * hidden + unit;
+  const T* const input = static_cast<const T*>(p.input_gates) + row * 3 * hidden + unit;
+  const T* const from_hidden = static_cast<const T*>(p.hidden_gates) + row * 3 * hidden + unit;
   Op i[3][kCount];
   Op h[3][kCount];
   Op b_i[3][kCount] = {};
@@ -114,21 +114,12 @@ __global__ __launch_bounds__(kThreads) void gru_gates_kernel(const __grid_consta
     hy[k] = fma(z[k], hx[k] - n[k], n[k]);
   }
   store(static_cast<T*>(p.hy) + row * hidden + unit, hy);
-  if (p.workspace != nullptr) {
-    T* const workspace = static_cast<T*>(p.workspace) + row * 5 * hidden + unit;
-    store(workspace, r);
-    store(workspace + hidden, z);
-    store(workspace + 2 * hidden, n);
-    store(workspace + 3 * hidden, hx);
-    store(workspace + 4 * hidden, hn);
-  }
-  if (p.y != nullptr) {
-    T* const y = static_cast<T*>(p.y) + row * p.y_row + unit;
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      y[k] = from_op<T>(hy[k]);
-    }
-  }
+  T* const workspace = static_cast<T*>(p.workspace) + row * 5 * hidden + unit;
+  store(workspace, r);
+  store(workspace + hidden, z);
+  store(workspace + 2 * hidden, n);
+  store(workspace + 3 * hidden, hx);
+  store(workspace + 4 * hidden, hn);
 }
 
 // ---- launch ------------------------------------------------------------------------------------------
@@ -137,27 +128,22 @@ bool aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;  // so is nullptr
 }
 
-template <typename T, typename Gate, int kCount>
+template <typename T, int kCount>
 cudaError_t launch_count(const GruGatesParams& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>((p.batch * (p.hidden / kCount) + kThreads - 1) / kThreads));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, gru_gates_kernel<T, Gate, kCount>, p);
+  return cudaLaunchKernelEx(&config, gru_gates_kernel<T, kCount>, p);
 }
 
-template <typename T, typename Gate>
+template <typename T>
 cudaError_t launch_dtype(const GruGatesParams& p, cudaStream_t stream) {
   constexpr int kVector = Vector<T>::kSize;
   const bool vectors = p.hidden % kVector == 0 && aligned(p.input_gates) && aligned(p.hidden_gates) &&
                        aligned(p.input_bias) && aligned(p.hidden_bias) && aligned(p.hx) && aligned(p.hy) &&
                        aligned(p.workspace);
-  return vectors ? launch_count<T, Gate, kVector>(p, stream) : launch_count<T, Gate, 1>(p, stream);
-}
-
-template <typename T>
-cudaError_t launch_gates(const GruGatesParams& p, cudaStream_t stream) {
-  return p.float_gates ? launch_dtype<T, float>(p, stream) : launch_dtype<T, T>(p, stream);
+  return vectors ? launch_count<T, kVector>(p, stream) : launch_count<T, 1>(p, stream);
 }
 
 }  // namespace
@@ -165,13 +151,13 @@ cudaError_t launch_gates(const GruGatesParams& p, cudaStream_t stream) {
 cudaError_t launch_gru_gates(const GruGatesParams& params, cudaStream_t stream) {
   switch (params.dtype) {
     case GruGatesDtype::Float:
-      return launch_dtype<float, float>(params, stream);
+      return launch_dtype<float>(params, stream);
     case GruGatesDtype::Double:
-      return params.float_gates ? cudaErrorInvalidValue : launch_dtype<double, double>(params, stream);
+      return launch_dtype<double>(params, stream);
     case GruGatesDtype::Half:
-      return launch_gates<__half>(params, stream);
+      return launch_dtype<__half>(params, stream);
     case GruGatesDtype::BFloat16:
-      return launch_gates<__nv_bfloat16>(params, stream);
+      return launch_dtype<__nv_bfloat16>(params, stream);
   }
   return cudaErrorInvalidValue;
 }

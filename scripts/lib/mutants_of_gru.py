@@ -31,15 +31,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: a step of one row too many",
         _PLAN,
-        "if (sizes.batch > kStepGemmRows) {",
-        "if (sizes.batch > kStepGemmRows + 1) {",
+        "(batch <= kFmaStepRowsOfFewWeights &&",
+        "(batch <= kFmaStepRowsOfFewWeights + 1 &&",
         (f"{_TEST}::test_policy_edges",),
     ),
     (
         "gru: a large projection is done in fp32",
         _PLAN,
-        "* sizes.directions > kProjectionFlops) {",
-        "* sizes.directions > 1e30) {",
+        "&& projection > kProjectionFlops) {",
+        "&& projection > 1e30) {",
         (f"{_TEST}::test_tf32_decides_too",),
     ),
 )

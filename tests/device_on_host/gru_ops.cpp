@@ -15,10 +15,10 @@ namespace {
 using namespace aten_ext;
 using cuda::RecurrenceParams;
 
-// -> reason, [route, math, exchange, blocks, rows]
-std::tuple<std::string, std::vector<int64_t>> plan(bool sixteen_bits, bool tf32_allowed, int64_t steps,
-                                                   int64_t batch, int64_t input, int64_t hidden,
-                                                   int64_t directions, at::IntArrayRef device) {
+// -> reason, [route, math, exchange, blocks, rows], tf32
+std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool tf32_allowed, int64_t steps,
+                                                         int64_t batch, int64_t input, int64_t hidden,
+                                                         int64_t directions, at::IntArrayRef device) {
   const GruDevice d{static_cast<int>(device[0]),
                     static_cast<int>(device[1]),
                     {static_cast<int>(device[2]), static_cast<int>(device[3]), static_cast<int>(device[4]),
@@ -27,7 +27,8 @@ std::tuple<std::string, std::vector<int64_t>> plan(bool sixteen_bits, bool tf32_
       plan_gru({sixteen_bits, tf32_allowed, steps, batch, input, hidden, static_cast<int>(directions)}, d);
   return {p.reason == nullptr ? "" : p.reason,
           {static_cast<int64_t>(p.route), static_cast<int64_t>(p.math), static_cast<int64_t>(p.exchange),
-           p.blocks, p.rows}};
+           p.blocks, p.rows},
+          p.tf32};
 }
 
 RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden,
@@ -82,8 +83,7 @@ std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at:
   p.gate_row = gates.stride(2);
   p.y_step = y.stride(0);
   p.y_row = y.stride(1);
-  const at::Tensor words =
-      at::zeros({2, directions, batch, cuda::words_of_row(p.dtype, p.hidden)}, h0.options().dtype(at::kLong));
+  const at::Tensor words = at::zeros({cuda::exchange_words(p)}, h0.options().dtype(at::kLong));
   p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   const cudaError_t error = cuda::launch_recurrence(p, nullptr);
   TORCH_CHECK(error == cudaSuccess, "launch: error ", static_cast<int>(error));

@@ -304,6 +304,13 @@ void sync_named(int id, int threads) {
   wait_until("a named barrier", [&] { return barrier.phase != phase; });
 }
 
+void arrive_named(int id, int threads) {
+  Barrier& barrier = runner->named[id];
+  ++barrier.arrived;
+  advance();
+  release_if_complete(barrier, static_cast<unsigned>(threads));
+}
+
 void cluster_arrive() {
   ClusterState& cluster = *runner->cluster;
   current->fiber->cluster_token = cluster.phase;

@@ -53,9 +53,10 @@ enum class Order { Forward, Backward, Shuffled };
 void set_order(Order order, uint64_t seed);
 
 // Waiting. All of these let the other threads run.
-void yield();                          // a turn of a loop that spins on memory
-void sync_block();                     // __syncthreads
-void sync_named(int id, int threads);  // bar.sync id, threads
+void yield();                            // a turn of a loop that spins on memory
+void sync_block();                       // __syncthreads
+void sync_named(int id, int threads);    // bar.sync id, threads
+void arrive_named(int id, int threads);  // bar.arrive id, threads
 void cluster_arrive();
 void cluster_wait();
 

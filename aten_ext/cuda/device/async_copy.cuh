@@ -8,6 +8,12 @@
 
 namespace aten_ext::cuda {
 
+// 4 bytes; both addresses are multiples of 4.
+__device__ __forceinline__ void copy_async_4(void* shared, const void* global) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(global) : "memory");
+}
+
 // 16 bytes; both addresses are multiples of 16.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));

@@ -28,6 +28,11 @@ __device__ __forceinline__ void sync_named(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The same without waiting: one of the `threads` that the others wait for.
+__device__ __forceinline__ void arrive_named(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // Programmatic dependent launch (sm_90; nothing before). The next launch in the stream, if it asked to
 // overlap, may start once every block of this one has called it or ended.
 __device__ __forceinline__ void launch_dependents() {

@@ -5,13 +5,17 @@
 
 #include <deque>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace aten_ext::cuda {
 namespace async_copies {
 
-using Group = std::vector<std::pair<void*, const void*>>;
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+using Group = std::vector<Copy>;
 struct OfThread {
   Group open;
   std::deque<Group> closed;
@@ -23,11 +27,17 @@ inline OfThread& mine() {
 
 }  // namespace async_copies
 
+inline void copy_async_4(void* shared, const void* global) {
+  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 4 != 0) {
+    device_on_host::fail("cp.async with an address that is no multiple of 4");
+  }
+  async_copies::mine().open.push_back({shared, global, 4});
+}
 inline void copy_async_16(void* shared, const void* global) {
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 16 != 0) {
     device_on_host::fail("cp.async with an address that is no multiple of 16");
   }
-  async_copies::mine().open.emplace_back(shared, global);
+  async_copies::mine().open.push_back({shared, global, 16});
 }
 // A group remembers "zeros" as an address of zeros.
 inline void copy_async_16_or_zero(void* shared, const void* global, bool valid) {
@@ -43,8 +53,8 @@ template <int groups>
 void wait_async_copies() {
   async_copies::OfThread& mine = async_copies::mine();
   while (mine.closed.size() > groups) {
-    for (const auto& [to, from] : mine.closed.front()) {
-      memcpy(to, from, 16);
+    for (const auto& [to, from, bytes] : mine.closed.front()) {
+      memcpy(to, from, bytes);
     }
     mine.closed.pop_front();
   }

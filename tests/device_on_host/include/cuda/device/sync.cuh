@@ -18,6 +18,9 @@ inline void add_release(uint32_t* flag, uint32_t value) {
 inline void sync_named(int barrier, int threads) {
   device_on_host::sync_named(barrier, threads);
 }
+inline void arrive_named(int barrier, int threads) {
+  device_on_host::arrive_named(barrier, threads);
+}
 inline void launch_dependents() {}
 inline void wait_for_previous_launches() {}
 
