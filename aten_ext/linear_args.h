@@ -39,6 +39,8 @@ struct LinearCall {
 // cuBLASLt, as upstream asks it, with a plan that is remembered: cuda/linear_lt.cpp. The rule is asked after
 // decline_operands() and decline_flags().
 const char* decline_lt(const LinearCall& call, const at::Scalar& beta);
+// Whether the heuristic has an answer; asks it the first time. For a call that the rest of the rule takes.
+bool has_lt_plan(const LinearCall& call);
 // False: it could not, and nothing was launched. The current device is that of the operands.
 bool run_lt(const LinearCall& call, float alpha, const at::Tensor& out);
 

@@ -47,6 +47,11 @@ def test_takes_few_rows_that_the_kernel_does_not() -> None:
         assert all_routes(bias_of(), meta(8, 32), meta(16, 32).t()) == {""}, "TF32"
 
 
+def test_takes_tensors_elsewhere() -> None:
+    """With the CPU's the rule answers for a GPU, too, and asks no library about them."""
+    assert route("addmm", torch.ones(16), torch.ones(65, 32), torch.ones(32, 16)) == ""
+
+
 def declines() -> Iterator[tuple[str, Callable[[], set[str]]]]:
     x, weight = meta(65, 32), meta(16, 32).t()
     mm_out = meta(65, 16)

@@ -260,14 +260,18 @@ def test_what_cannot_be_made_is_not_kept(lt: Any) -> None:
     assert lt.size_after_failure() == 1
 
 
-def test_no_algorithm_declines(lt: Any) -> None:
-    """Before anything is launched; the answer is remembered."""
-    args = layer(95, 41, 48)
+def test_no_algorithm_is_known_before_anything_is_launched(
+    lt: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rule declines then; the answer is remembered. A run all the same is upstream's, with a warning."""
+    bias, mat1, mat2 = layer(95, 41, 48)
     lt.set_fake(False, True, 0)
-    reasons = [lt.declines_addmm(*args) for _ in range(2)]
-    assert reasons == ["cuBLASLt has no algorithm for the layer"] * 2
+    assert [questions(lt, lambda: lt.has_plan(bias, mat1, mat2)) for _ in range(2)] == [1, 0]
+    assert not lt.has_plan(bias, mat1, mat2)
+    assert_close(addmm(bias, mat1, mat2), reference(bias, mat1, mat2, 1, 1, ""), 48)
+    assert "[addmm] expected cuBLASLt" in capfd.readouterr().err
     lt.set_fake(True, True, 0)
-    assert lt.declines_addmm(*layer(95, 42, 48)) == ""
+    assert lt.has_plan(*layer(95, 42, 48))
 
 
 def test_refused_algorithm_goes_upstream_with_a_warning(lt: Any, capfd: pytest.CaptureFixture[str]) -> None:

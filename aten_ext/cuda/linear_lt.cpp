@@ -47,11 +47,6 @@ bool upstream_has_lt() {
   return answer;
 }
 
-#ifdef ATEN_EXT_WITH_CUDA
-// Whether the heuristic has an answer; asks it the first time.
-bool has_plan(const LinearCall& call);
-#endif
-
 }  // namespace
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
@@ -79,8 +74,8 @@ const char* decline_lt(const LinearCall& call, const at::Scalar& beta) {
     return "many rows, and out that is not contiguous";
   }
 #ifdef ATEN_EXT_WITH_CUDA
-  // A meta tensor asks about a GPU elsewhere, whose cuBLASLt cannot be asked.
-  if (!call.mat1.is_meta() && !has_plan(call)) {
+  // Tensors elsewhere (meta) ask about some GPU, whose cuBLASLt cannot be asked.
+  if (call.mat1.is_cuda() && !has_lt_plan(call)) {
     return "cuBLASLt has no algorithm for the layer";
   }
 #endif
@@ -307,11 +302,11 @@ Plan& plan_of(const LtKey& key, const void* bias) {
   return plans.get(key, [&](Plan& plan) { make_plan(key, bias, plan); });
 }
 
-bool has_plan(const LinearCall& call) {
+}  // namespace
+
+bool has_lt_plan(const LinearCall& call) {
   return plan_of(key_of(call, call.out), call.bias->const_data_ptr()).usable;
 }
-
-}  // namespace
 
 bool run_lt(const LinearCall& call, float alpha, const at::Tensor& out) {
   const void* bias = call.bias->const_data_ptr();

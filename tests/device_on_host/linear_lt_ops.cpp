@@ -5,8 +5,8 @@
 #include <cublasLt.h>
 
 #include "cuda/linear_lt.h"
+#include "linear_args.h"
 #include "lru_cache.h"
-#include "overrides.h"
 
 namespace {
 
@@ -74,9 +74,8 @@ TORCH_LIBRARY(aten_ext_on_host_linear_lt, m) {
             p.alignment[3],
             p.reduction};
   });
-  m.def("declines_addmm(Tensor bias, Tensor mat1, Tensor mat2) -> str",
-        [](const at::Tensor& bias, const at::Tensor& mat1, const at::Tensor& mat2) -> std::string {
-          const char* reason = aten_ext::decline::addmm_cuda(bias, mat1, mat2, 1, 1);
-          return reason == nullptr ? "" : reason;
+  m.def("has_plan(Tensor bias, Tensor mat1, Tensor mat2) -> bool",
+        [](const at::Tensor& bias, const at::Tensor& mat1, const at::Tensor& mat2) {
+          return aten_ext::has_lt_plan({&bias, mat1, mat2, nullptr, aten_ext::LinearEpilogue::None});
         });
 }
