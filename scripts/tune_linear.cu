@@ -1,18 +1,23 @@
-// Times every plan of the linear layers' kernel (aten_ext/cuda/linear.cu) and says where its policy does not
-// choose the fastest. Needs a GPU of sm_90 or newer, no PyTorch:
+// Times every plan of the linear layers' kernel (aten_ext/cuda/linear.cu), says where its policy does not
+// choose the fastest, and compares each result with one in fp64. Needs a GPU of sm_90 or newer, no PyTorch:
 //
-//   nvcc -O3 -std=c++17 -arch=sm_90a -Iaten_ext scripts/tune_linear.cu -o tune_linear && ./tune_linear [text]
+//   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Iaten_ext scripts/tune_linear.cu -o
+//   tune_linear &&
+//     ./tune_linear [text]
 //
 // Prints one line for each shape and plan, in us a call: CUDA-graph replays of calls that rotate through more
-// weights than the L2 holds; the median of 15. `text` keeps the lines that contain it ("bf16", "K=768").
+// weights than the L2 holds; the median of 9; and the error, |result - exact| / |exact| in 2-norms. `text`
+// keeps the lines that contain it ("bf16", "K=768"). Exits with 1 if an error is larger than it may be.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/linear.cu"
 
-namespace {
+namespace tune_linear {
 
 using namespace aten_ext::cuda;
 
@@ -26,31 +31,110 @@ void check(cudaError_t error) {
 struct Shape {
   int n, k;
 };
-constexpr Shape kShapes[] = {{3072, 768},   {768, 3072},   {8000, 1280}, {4096, 4096},
-                             {11008, 4096}, {4096, 11008}, {1024, 1024}, {50257, 768}};
+constexpr Shape kShapes[] = {{3072, 768},   {768, 3072}, {8000, 1280}, {4096, 4096}, {11008, 4096},
+                             {4096, 11008}, {64, 16384}, {1024, 1024}, {64, 64},     {50257, 768}};
 constexpr int kRows[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr size_t kRotatedBytes = size_t{256} << 20;  // several times the L2 of an H200
-constexpr int kReplays = 15;
+constexpr int kReplays = 9;
+constexpr int kMostCopies = 64;
+// Of fp32 the error of a sum in some 30 parts, of bf16 that of the last rounding.
+constexpr double kMostErrorFloat = 2e-7, kMostErrorBFloat16 = 3e-3;
 
-struct Weights {
-  char* memory;
-  size_t bytes;  // of one
-  int count;
+// ---- operands and errors -------------------------------------------------------------------------------
+
+// Near to normal, of variance 1: four uniform numbers of a hash of i.
+__device__ float random_number(uint64_t i, uint32_t seed) {
+  uint64_t state = (i + 1) * 0x9e3779b97f4a7c15ull + seed * 0xd1342543de82ef95ull;
+  float sum = 0.0f;
+  for (int j = 0; j < 4; ++j) {
+    state = (state ^ state >> 30) * 0xbf58476d1ce4e5b9ull;
+    state = (state ^ state >> 27) * 0x94d049bb133111ebull;
+    state ^= state >> 31;
+    sum += static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;
+  }
+  return sum * 1.7320508f;
+}
+
+template <typename T>
+__global__ void fill(T* to, size_t count, float scale, uint32_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x) {
+    to[i] = from_op<T>(scale * random_number(i, seed));
+  }
+}
+
+// Grid: a warp for each column and row.
+template <typename T>
+__global__ void exact_result(LinearParams p, double* exact) {
+  const int n = static_cast<int>(blockIdx.x);
+  const int m = static_cast<int>(blockIdx.y);
+  const T* x = static_cast<const T*>(p.mat1) + m * p.mat1_stride;
+  const T* w = static_cast<const T*>(p.mat2);
+  double sum = 0.0;
+  for (int k = static_cast<int>(threadIdx.x); k < p.K; k += 32) {
+    const int64_t at = p.mat2_is_transposed ? n * p.mat2_stride + k : k * p.mat2_stride + n;
+    sum += static_cast<double>(to_op(x[k])) * static_cast<double>(to_op(w[at]));
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+  }
+  if (threadIdx.x == 0) {
+    const double bias = to_op(static_cast<const T*>(p.bias)[n]);
+    exact[m * static_cast<int64_t>(p.N) + n] = fmax(sum + bias, 0.0);
+  }
+}
+
+// Squares of the error and of the exact result.
+template <typename T>
+__global__ void add_squares(const double* exact, const T* result, size_t count, double* sums) {
+  double error = 0.0;
+  double size = 0.0;
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x) {
+    const double difference = static_cast<double>(to_op(result[i])) - exact[i];
+    error += difference * difference;
+    size += exact[i] * exact[i];
+  }
+  atomicAdd(&sums[0], error);
+  atomicAdd(&sums[1], size);
+}
+
+struct Memory {
+  char* weights;  // kRotatedBytes, or one weight
+  char* small;    // mat1, bias and out, of small_bytes each
+  size_t small_bytes;
+  double* exact;
+  double* sums;
 };
 
-// Median us a call; negative if a launch is refused.
-float time_plan(LinearParams p, Plan plan, const Weights& weights, cudaStream_t stream) {
+template <typename T>
+double error_of(const LinearParams& p, Plan plan, const Memory& memory, cudaStream_t stream) {
+  const size_t count = static_cast<size_t>(p.M) * static_cast<size_t>(p.N);
+  check(cudaMemsetAsync(p.out, 0xff, count * sizeof(T), stream));  // NaN
   if (launch_with(p, plan, stream) != cudaSuccess) {
     cudaGetLastError();
-    return -1.0f;
+    return -1.0;
   }
+  check(cudaMemsetAsync(memory.sums, 0, 2 * sizeof(double), stream));
+  add_squares<T><<<64, 256, 0, stream>>>(memory.exact, static_cast<const T*>(p.out), count, memory.sums);
+  check(cudaGetLastError());
+  double sums[2];
+  check(cudaMemcpyAsync(sums, memory.sums, sizeof(sums), cudaMemcpyDeviceToHost, stream));
   check(cudaStreamSynchronize(stream));
-  const int calls = std::max(weights.count, 16);
+  return std::sqrt(sums[0] / sums[1]);
+}
+
+// ---- times -----------------------------------------------------------------------------------------------
+
+// Median us a call.
+float time_plan(LinearParams p, Plan plan, const Memory& memory, size_t bytes, int copies,
+                cudaStream_t stream) {
+  const int calls = std::max(copies, 16);
   cudaGraph_t graph;
   cudaGraphExec_t replay;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < calls; ++i) {
-    p.mat2 = weights.memory + weights.bytes * static_cast<size_t>(i % weights.count);
+    p.mat2 = memory.weights + bytes * static_cast<size_t>(i % copies);
     check(launch_with(p, plan, stream));
   }
   check(cudaStreamEndCapture(stream, &graph));
@@ -59,14 +143,14 @@ float time_plan(LinearParams p, Plan plan, const Weights& weights, cudaStream_t 
   check(cudaEventCreate(&before));
   check(cudaEventCreate(&after));
   std::vector<float> times;
-  for (int i = 0; i < kReplays + 3; ++i) {
+  for (int i = 0; i < kReplays + 2; ++i) {
     check(cudaEventRecord(before, stream));
     check(cudaGraphLaunch(replay, stream));
     check(cudaEventRecord(after, stream));
     check(cudaEventSynchronize(after));
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, before, after));
-    if (i >= 3) {
+    if (i >= 2) {
       times.push_back(milliseconds * 1e3f / static_cast<float>(calls));
     }
   }
@@ -78,124 +162,130 @@ float time_plan(LinearParams p, Plan plan, const Weights& weights, cudaStream_t 
   return times[times.size() / 2];
 }
 
-// What the policy takes for granted: how many blocks of the largest kernel are on the GPU at once.
-void print_resident(cudaStream_t stream, int multiprocessors) {
-  constexpr int kBytes = Shared<Product<float, true, 64, kWideColumns>>::kBytes;
-  const auto kernel = linear_kernel<float, true, 64, kWideColumns>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared));
-  int blocks = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, kBytes));
-  std::printf("blocks a multiprocessor: %d (policy: %d)\n", blocks, kBlocksPerSM);
-  for (int splits = 2; splits <= kMostSplits; ++splits) {
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = static_cast<unsigned>(splits);
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(64 * splits));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = kBytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    int clusters = 0;
-    check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-    std::printf("clusters of %d: %d, %d blocks (policy: %d)\n", splits, clusters, clusters * splits,
-                resident_blocks(splits, multiprocessors));
-  }
-}
-
-void tune(LinearParams p, bool is_float, int multiprocessors, const char* name, const Weights& weights,
-          cudaStream_t stream) {
-  const Plan chosen = choose_plan(p.M, p.N, p.K, is_float, multiprocessors);
-  const int stages = divide_up(p.K, 256 / (is_float ? 4 : 2));
+// False if a result is wrong.
+template <typename T>
+bool tune(const LinearParams& p, int multiprocessors, const char* name, const Memory& memory,
+          size_t weight_bytes, cudaStream_t stream) {
+  constexpr bool kIsFloat = sizeof(T) == 4;
+  exact_result<T>
+      <<<dim3(static_cast<unsigned>(p.N), static_cast<unsigned>(p.M)), 32, 0, stream>>>(p, memory.exact);
+  check(cudaGetLastError());
+  const size_t bytes = static_cast<size_t>(p.N) * static_cast<size_t>(p.K) * sizeof(T);
+  const int copies =
+      static_cast<int>(std::min<size_t>(std::max<size_t>(weight_bytes / bytes, 1), kMostCopies));
+  const Layer layer{p.M, p.N, p.K, kIsFloat, p.mat2_is_transposed, multiprocessors};
+  const Plan chosen = choose_plan(layer);
   float of_chosen = -1.0f;
   float best = 1e9f;
   Plan fastest = chosen;
-  for (const int columns : {kWideColumns, kNarrowColumns}) {
-    if (columns == kNarrowColumns && (is_float || chosen.rows > kMostNarrowRows)) {
-      continue;
-    }
-    for (int splits = 1; splits <= std::min(kMostSplits, stages); ++splits) {
-      const Plan plan{chosen.rows, columns, splits};
-      const float time = time_plan(p, plan, weights, stream);
-      const bool is_chosen = columns == chosen.columns && splits == chosen.splits;
-      std::printf("%s columns=%d splits=%d %8.2f us  estimated %8.2f%s\n", name, columns, splits, time,
-                  estimate(p.M, p.N, p.K, is_float, multiprocessors, plan), is_chosen ? "  <- chosen" : "");
+  bool right = true;
+  for (int groups = 1; groups <= kMostGroups; groups *= 2) {
+    for (int splits = 1; splits <= kMostSplits; ++splits) {
+      const Plan plan{chosen.rows, groups, splits};
+      const int blocks = divide_up(p.N, columns_of(plan)) * splits;
+      const bool is_chosen = groups == chosen.groups && splits == chosen.splits;
+      if (!is_plan(plan) || splits > stages_of(p.K, kIsFloat, plan) ||
+          (!is_chosen && blocks > 8 * kBlocksPerSM * multiprocessors)) {
+        continue;
+      }
+      const double error = error_of<T>(p, plan, memory, stream);
+      if (error < 0.0) {
+        std::printf("%s groups=%d splits=%d refused\n", name, groups, splits);
+        continue;
+      }
+      const bool is_right = error < (kIsFloat ? kMostErrorFloat : kMostErrorBFloat16);
+      right = right && is_right;
+      const float time = time_plan(p, plan, memory, bytes, copies, stream);
+      std::printf("%s groups=%d splits=%d %8.2f us  estimated %8.2f  error %.2e%s%s\n", name, groups, splits,
+                  time, estimate(layer, plan), error, is_right ? "" : "  WRONG",
+                  is_chosen ? "  <- chosen" : "");
       if (is_chosen) {
         of_chosen = time;
       }
-      if (time > 0 && time < best) {
+      if (time < best) {
         best = time;
         fastest = plan;
       }
     }
   }
-  std::printf("%s chosen %.2f us, best %.2f (columns=%d splits=%d)%s\n", name, of_chosen, best,
-              fastest.columns, fastest.splits, of_chosen > 1.03f * best ? "  POLICY LOSES" : "");
+  std::printf("%s chosen %.2f us, best %.2f (groups=%d splits=%d)%s\n", name, of_chosen, best, fastest.groups,
+              fastest.splits, of_chosen > 1.03f * best ? "  POLICY LOSES" : "");
+  return right;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::string text = argc > 1 ? argv[1] : "";
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, 0));
-  std::printf("%s, %d multiprocessors\n", properties.name, properties.multiProcessorCount);
-  cudaStream_t stream;
-  check(cudaStreamCreate(&stream));
-  print_resident(stream, properties.multiProcessorCount);
-  size_t largest = kRotatedBytes;
+template <typename T>
+bool tune_dtype(LinearDtype dtype, const char* dtype_name, const std::string& text, int multiprocessors,
+                const Memory& memory, size_t weight_bytes, cudaStream_t stream) {
+  bool right = true;
   for (const Shape shape : kShapes) {
-    largest = std::max(largest, static_cast<size_t>(shape.n) * static_cast<size_t>(shape.k) * 4);
-  }
-  char* memory;  // zeros: the time does not depend on the values, as far as the power limit is not reached
-  char* small;
-  check(cudaMalloc(&memory, largest));
-  check(cudaMemset(memory, 0, largest));
-  const size_t small_bytes = size_t{16} << 20;
-  check(cudaMalloc(&small, 3 * small_bytes));
-  check(cudaMemset(small, 0, 3 * small_bytes));
-  for (const auto& [dtype, dtype_name] :
-       {std::pair{LinearDtype::Float, "fp32"}, {LinearDtype::BFloat16, "bf16"}}) {
-    const bool is_float = dtype == LinearDtype::Float;
-    for (const Shape shape : kShapes) {
-      for (const bool transposed : {true, false}) {
-        if (!transposed && shape.n % 8 != 0) {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(shape.k));
+    fill<<<1024, 256, 0, stream>>>(reinterpret_cast<T*>(memory.weights), weight_bytes / sizeof(T), scale, 1u);
+    fill<<<256, 256, 0, stream>>>(reinterpret_cast<T*>(memory.small), memory.small_bytes / sizeof(T), 1.0f,
+                                  2u);
+    fill<<<256, 256, 0, stream>>>(reinterpret_cast<T*>(memory.small + memory.small_bytes),
+                                  memory.small_bytes / sizeof(T), 1.0f, 3u);
+    check(cudaGetLastError());
+    for (const bool transposed : {true, false}) {
+      if (!transposed && shape.n % 8 != 0) {
+        continue;
+      }
+      for (const int rows : kRows) {
+        char name[96];
+        std::snprintf(name, sizeof(name), "%s M=%d K=%d N=%d %s", dtype_name, rows, shape.k, shape.n,
+                      transposed ? "weight" : "row-major");
+        if (std::string(name).find(text) == std::string::npos) {
           continue;
         }
-        for (const int rows : kRows) {
-          char name[96];
-          std::snprintf(name, sizeof(name), "%s M=%d K=%d N=%d %s", dtype_name, rows, shape.k, shape.n,
-                        transposed ? "weight" : "row-major");
-          if (std::string(name).find(text) == std::string::npos) {
-            continue;
-          }
-          LinearParams p{};
-          p.mat1 = small;
-          p.mat2 = memory;
-          p.bias = small + small_bytes;
-          p.out = small + 2 * small_bytes;
-          p.M = rows;
-          p.N = shape.n;
-          p.K = shape.k;
-          p.mat1_stride = shape.k;
-          p.mat2_stride = transposed ? shape.k : shape.n;
-          p.bias_stride_n = 1;
-          p.out_stride = shape.n;
-          p.alpha = p.beta = 1.0f;
-          p.dtype = dtype;
-          p.activation = LinearActivation::ReLU;
-          p.mat2_is_transposed = transposed;
-          const size_t bytes =
-              static_cast<size_t>(shape.n) * static_cast<size_t>(shape.k) * (is_float ? 4 : 2);
-          const Weights weights{memory, bytes, static_cast<int>(std::max(largest / bytes, size_t{1}))};
-          tune(p, is_float, properties.multiProcessorCount, name, weights, stream);
-        }
+        LinearParams p{};
+        p.mat1 = memory.small;
+        p.mat2 = memory.weights;
+        p.bias = memory.small + memory.small_bytes;
+        p.out = memory.small + 2 * memory.small_bytes;
+        p.M = rows;
+        p.N = shape.n;
+        p.K = shape.k;
+        p.mat1_stride = shape.k;
+        p.mat2_stride = transposed ? shape.k : shape.n;
+        p.bias_stride_n = 1;
+        p.out_stride = shape.n;
+        p.alpha = p.beta = 1.0f;
+        p.dtype = dtype;
+        p.activation = LinearActivation::ReLU;
+        p.mat2_is_transposed = transposed;
+        right = tune<T>(p, multiprocessors, name, memory, weight_bytes, stream) && right;
       }
     }
   }
-  return 0;
+  return right;
+}
+
+}  // namespace tune_linear
+
+int main(int argc, char** argv) {
+  using namespace tune_linear;
+  const std::string text = argc > 1 ? argv[1] : "";
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, 0));
+  const int multiprocessors = properties.multiProcessorCount;
+  std::printf("%s, %d multiprocessors\n", properties.name, multiprocessors);
+  cudaStream_t stream;
+  check(cudaStreamCreate(&stream));
+  size_t weight_bytes = kRotatedBytes;
+  size_t most_columns = 0;
+  for (const Shape shape : kShapes) {
+    weight_bytes = std::max(weight_bytes, static_cast<size_t>(shape.n) * static_cast<size_t>(shape.k) * 4);
+    most_columns = std::max(most_columns, static_cast<size_t>(shape.n));
+  }
+  Memory memory{};
+  memory.small_bytes = size_t{16} << 20;
+  check(cudaMalloc(&memory.weights, weight_bytes));
+  check(cudaMalloc(&memory.small, 3 * memory.small_bytes));
+  check(cudaMalloc(&memory.exact, kMostLinearRows * most_columns * sizeof(double)));
+  check(cudaMalloc(&memory.sums, 2 * sizeof(double)));
+  const bool right_float =
+      tune_dtype<float>(LinearDtype::Float, "fp32", text, multiprocessors, memory, weight_bytes, stream);
+  const bool right_bf16 = tune_dtype<__nv_bfloat16>(LinearDtype::BFloat16, "bf16", text, multiprocessors,
+                                                    memory, weight_bytes, stream);
+  check(cudaDeviceSynchronize());
+  return right_float && right_bf16 ? 0 : 1;
 }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import aten_ext
-from linear_cases import FAST, HALF, NAMES, Linear, meta
+from linear_cases import FAST, HALF, NAMES, SLOWER, Linear, meta
 
 explain = aten_ext.explain
 
@@ -60,15 +60,43 @@ def test_off_until_measured(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("transposed", [True, False])
-@pytest.mark.parametrize("m", [1, 64])
-def test_takes(dtype: torch.dtype, transposed: bool, m: int) -> None:
-    mat1, mat2 = meta(m, 32, dtype=dtype), meta(16, 32, dtype=dtype).t()
+@pytest.mark.parametrize(("m", "n", "k"), [(2, 16, 32), (64, 768, 1024)])
+def test_takes(dtype: torch.dtype, transposed: bool, m: int, n: int, k: int) -> None:
+    mat1, mat2 = meta(m, k, dtype=dtype), meta(n, k, dtype=dtype).t()
     if not transposed:
-        mat2 = meta(32, 16, dtype=dtype)
+        mat2 = meta(k, n, dtype=dtype)
     assert all_mm_routes(mat1, mat2) == {""}
-    for shape in [(), (1,), (16,), (1, 1), (1, 16), (m, 1), (m, 16)]:
+    for shape in [(), (1,), (n,), (1, 1), (1, n), (m, 1), (m, n)]:
         assert all_routes(meta(*shape, dtype=dtype), mat1, mat2, alpha=0.5, beta=-2) == {""}
-    assert all_routes(meta(48, dtype=dtype)[::3], mat1, mat2, beta=0) == {""}
+    assert all_routes(meta(3 * n, dtype=dtype)[::3], mat1, mat2, beta=0) == {""}
+
+
+# (16-bit, m, n, k, transposed) on either side of each edge: taken, not taken.
+EDGES = [
+    ((False, 1, 768, 3068, True), (False, 1, 768, 3072, True)),  # one row, deep
+    ((False, 1, 16384, 768, True), (False, 1, 16388, 768, True)),  # one row, wide
+    ((False, 2, 3072, 768, False), (False, 1, 3072, 768, False)),  # one row of a row-major weight
+    ((False, 2, 64, 16384, True), (False, 1, 64, 16384, True)),
+    ((True, 8, 11008, 4096, True), (True, 9, 11008, 4096, True)),
+    ((True, 16, 4096, 4096, True), (True, 16, 4104, 4096, True)),
+    ((True, 16, 50257, 768, True), (True, 16, 50256, 768, True)),  # rows of no whole vectors
+    ((True, 16, 64, 64, True), (True, 17, 64, 64, True)),
+    ((True, 17, 256, 256, True), (True, 17, 248, 256, True)),
+    ((True, 32, 4096, 1024, True), (True, 32, 4104, 1024, True)),
+    ((True, 33, 768, 1024, True), (True, 33, 760, 1024, True)),
+    ((True, 64, 1024, 1024, True), (True, 64, 1032, 1024, True)),
+    ((True, 33, 768, 1024, False), (True, 33, 768, 1016, False)),
+    ((True, 64, 768, 3072, False), (True, 64, 768, 3080, False)),
+]
+
+
+@pytest.mark.parametrize(("taken", "declined"), EDGES, ids=str)
+def test_upstream_is_faster(taken: tuple[Any, ...], declined: tuple[Any, ...]) -> None:
+    """A product that cuBLASLt's plans do not take either: one without a bias."""
+    for (is_half, m, n, k, transposed), reason in ((taken, ""), (declined, SLOWER)):
+        for dtype in HALF if is_half else (torch.float32,):
+            mat2 = meta(n, k, dtype=dtype).t() if transposed else meta(k, n, dtype=dtype)
+            assert all_mm_routes(meta(m, k, dtype=dtype), mat2) == {reason}
 
 
 def declines() -> Iterator[tuple[str, Callable[[], set[str]]]]:

@@ -18,15 +18,16 @@ from device_on_host import library
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-# One either side of each tile height, of 32 and 64 columns, of a stage of K (64 in fp32, 128 in 16 bits).
+# One either side of each tile height, of 16, 32 and 64 columns, of a stage of K (64, 128
+# or 256 in fp32, twice that in 16 bits).
 SHAPES = [
     (1, 1, 8), (1, 64, 64), (4, 31, 72), (5, 33, 128), (8, 63, 136), (9, 65, 120), (16, 96, 264),
     (17, 40, 64), (32, 65, 200), (33, 64, 72), (64, 72, 136), (63, 129, 64),
 ]  # fmt: skip
 # So deep that blocks of a cluster share K: several tiles of columns, ragged ends.
-DEEP = [(3, 70, 1544), (16, 64, 1024), (24, 72, 1096), (64, 64, 1032)]
-# So wide that 16-bit layers of few rows, too, take tiles of 64 columns.
-WIDE = [(2, 5064, 16), (16, 5064, 40)]
+DEEP = [(3, 70, 1544), (9, 31, 2056), (16, 64, 1024), (24, 72, 1096), (64, 64, 1032)]
+# So wide that tiles have 64 columns, for each tile height.
+WIDE = [(2, 8456, 16), (9, 8456, 16), (17, 8456, 16), (40, 8456, 16)]
 
 
 def load() -> None:
@@ -94,7 +95,7 @@ def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int,
     assert torch.equal(result, torch.ops.aten_ext_on_host.mm(mat1, mat2)), "the same bits on every run"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
 @pytest.mark.parametrize("shape", WIDE, ids=str)
 def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int, int]) -> None:
@@ -174,6 +175,40 @@ def test_beta_zero_ignores_the_bias(dtype: torch.dtype) -> None:
     bias = torch.full((16,), torch.nan, dtype=dtype)
     result = torch.ops.aten_ext_on_host.addmm(bias, mat1, mat2, beta=0)
     assert torch.equal(result, torch.ops.aten_ext_on_host.mm(mat1, mat2))
+
+
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 40, 128), (17, 72, 1096)], ids=str)
+def test_operands_that_are_not_finite(
+    order: None, dtype: torch.dtype, shape: tuple[int, int, int], transposed: bool
+) -> None:
+    """They reach the results that they are part of, as what a sum of products makes of them, and no other."""
+    mat1, mat2 = operands(shape, dtype, transposed)
+    mat1[1, 3] = torch.inf
+    mat1[2, 70], mat1[2, 71] = torch.inf, -torch.inf
+    mat1[3, 100] = torch.nan
+    mat2[9, 17] = -torch.inf
+    mat2[3, 5] = 0.0  # times an infinity
+    result = torch.ops.aten_ext_on_host.mm(mat1, mat2)
+    exact = (mat1.double() @ mat2.double()).to(dtype)
+    torch.testing.assert_close(
+        result.isnan() * 2 + result.isinf() * result.sign().nan_to_num(),
+        exact.isnan() * 2 + exact.isinf() * exact.sign().nan_to_num(),
+    )
+    finite = exact.isfinite()
+    assert_close(result[finite], (mat1.double() @ mat2.double())[finite], shape[2])
+
+
+def test_large_and_small_numbers() -> None:
+    """fp32: sums whose parts are infinite in bf16 are not, and small numbers keep their bits."""
+    load()
+    largest = torch.finfo(torch.float32).max
+    mat1 = torch.zeros(2, 64)
+    mat1[0, 0], mat1[1, :4] = largest, 1e-30
+    result = torch.ops.aten_ext_on_host.mm(mat1, torch.ones(16, 64).t())
+    torch.testing.assert_close(result[:, 0], torch.tensor([largest, 4e-30]), rtol=1e-7, atol=0)
+    assert (result == result[:, :1]).all()
 
 
 @pytest.mark.parametrize("act", [False, True], ids=["relu", "gelu"])

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cuda/linear_rule.h"
 #include "linear_args.h"
 #include "overrides.h"
 
@@ -77,6 +78,12 @@ const char* decline_few_rows(const LinearCall& call) {
   return nullptr;
 }
 
+// Of what that kernel takes: where it was measured to be slower than upstream.
+bool is_faster_upstream(const LinearCall& call) {
+  return upstream_multiplies_faster(call.m(), call.n(), call.k(), call.mat1.scalar_type() == at::kFloat,
+                                    is_transposed(call.mat2));
+}
+
 #ifdef ATEN_EXT_WITH_CUDA
 const char* decline_machine(const at::Tensor& mat1) {
   if (at::cuda::tunable::getTuningContext()->IsTunableOpEnabled()) {
@@ -108,6 +115,9 @@ const char* decline_linear(const LinearCall& call, const at::Scalar& beta, const
     return reason;
   }
   const char* few_rows = decline_few_rows(call);
+  if (few_rows == nullptr && is_faster_upstream(call)) {
+    few_rows = "shape that upstream multiplies faster";
+  }
   if (few_rows == nullptr) {
     return nullptr;
   }
@@ -239,7 +249,7 @@ void run_upstream(const LinearCall& call, const at::Scalar& beta, const at::Scal
 }
 
 void run_linear(const LinearCall& call, const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
-  if (decline_few_rows(call) == nullptr) {
+  if (decline_few_rows(call) == nullptr && (!is_faster_upstream(call) || decline_lt(call, beta) != nullptr)) {
     run_few_rows(call, beta.toFloat(), alpha.toFloat(), out);
   } else if (!run_lt(call, alpha.toFloat(), out)) {
     run_upstream(call, beta, alpha, out);

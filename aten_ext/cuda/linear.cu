@@ -4,38 +4,61 @@
 //   [K, N]; bias broadcast to [M, N]; activation: none, ReLU, or GELU in its tanh form,
 //   0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016, arXiv:1606.08415).
 //
-// Sums are fp32 in every dtype: fused multiply-adds for fp32 (never TF32), tensor cores for fp16 and bf16.
-// The result is rounded once, at the end.
+// Everything is multiplied on tensor cores and summed in fp32. fp32 is not TF32: six products of bf16 parts
+// are as accurate as fused multiply-adds and twice as fast (linear_product.cuh). The result is rounded once,
+// at the end.
 //
-// Bytes: K N of the weight, once, and little else; FLOPs: 2 M K N. Ceilings on an H200, where a plain copy
-// reaches 4.2 TB/s and fp32 multiply-adds 60 TFLOP/s:
+// Bytes: K N of the weight, once, and little else; FLOPs: 2 M K N. On an H200, where a copy reaches 4.2 TB/s
+// and fused multiply-adds 51 TFLOP/s; us on the GPU, in CUDA graphs, weights read from memory
+// (scripts/tune_linear.cu); upstream of the same day:
 //
-//   bf16, 4096 x 4096: 33.5 MB, 8.0 us for any M up to 64
-//   fp32, 4096 x 4096: 67 MB, 16 us; the multiply-adds take 0.57 us a row, so 18 us at M = 32, 36 at M = 64
+//                           bytes   upstream                 kernel
+//   fp32, rows                      8    16    32    64      8     16    32    64
+//   4096 x 4096             16.0    46    96   101    87     19.3  21.5  31.7  54.5
+//   K = 4096, N = 11008     43.0   110   131   156   238     49.7  56.8  86.3   159
+//   K = 1280, N = 8000       9.8    31    51    45    58     12.9  14.6  21.7  36.2
+//   K = 768,  N = 3072       2.3    10    16    34    27      5.1   6.3   8.4  14.3
+//   bf16, rows                      1     8    16    32      1     8     16    32
+//   4096 x 4096              8.0   13.8  13.7  14.1  11.9    10.2  10.4  10.8  11.8
+//   K = 768,  N = 3072       1.1    5.0   5.0   5.1   5.1     2.9   2.9   3.2   4.2
 //
-// Below 16 rows the limit is memory: what counts is how many bytes are under way. At 4.2 TB/s and some 0.8 us
-// from request to arrival that is 3.4 MB, 25 KB for each of 132 multiprocessors. Tiles of weight and mat1 go
-// to shared memory in 16-byte asynchronous copies, several stages ahead: 50 to 100 KB a multiprocessor. Each
-// tile of the weight is read by one block only; mat1 is read again by every tile of columns, from the L2,
-// which costs M / (columns of a tile) of the weight's traffic.
+// What limits: up to 8 rows the memory, at 3.5 to 3.8 TB/s of weights; then, in fp32, the instructions that
+// part numbers (each 32 k of 64 rows and 16 columns cost 96 products and some 600 others), and from 32 rows
+// on the L2, which every tile of columns reads mat1 from again. A small layer is latency, one after the
+// other: the launch (an empty kernel in a graph: 0.9 us), the memory's answer, the sums of a block's warps;
+// so 768 x 3072 in bf16 takes 2.9 us at one row and not the 2.7 hoped for, and in fp32, 16 to 64 rows, 6.3
+// to 14.3 instead of 5.5 to 13. Shapes where upstream is faster stay with it (linear_rule.h).
 //
-// A tile of 64 columns of N = 4096 makes 64 blocks for 132 multiprocessors. So K is split: among the warps of
-// a block, which take turns with the k of each stage, and among the blocks of a cluster (sm_90). Both add up
-// in shared memory in a fixed order (linear_reduce.cuh), without atomics, workspace or a second launch.
+// Tiles of weight and mat1 come in 16-byte asynchronous copies, whole cache lines at a time, three stages
+// ahead. A weight straight from memory to registers, without shared memory, was slower (23 us for 19, fp32,
+// 4096 x 4096): such loads wait in the L1, which is small beside that much shared memory, and half lines cost
+// as much as whole.
 //
-// Not measured on hardware yet: the policy (linear_plan.cuh) is napkin maths, and the overrides start off.
+// A tile of 32 columns of N = 4096 makes 128 blocks for 132 multiprocessors of two each. So K is split: among
+// the warps of a block, which take turns with the k of each stage, and among the blocks of a cluster (sm_90).
+// Both add up in shared memory in a fixed order (linear_reduce.cuh), without atomics, workspace or a second
+// launch.
+//
+// A launch may begin while the one before it ends (programmatic dependent launch: 2.9 us and not 3.4 for that
+// layer with its weight asked for ahead). That is safe with any kernel before and after. Before: nothing of
+// memory is read or written until wait_for_previous_launches(), which returns when all launches before have
+// ended and their writes are seen; only the weight is asked to come to the L2, through which all writes go.
+// After: a launch that did not ask to overlap waits for the end of this one; one that did may begin when all
+// blocks of this one have passed that wait, so that everything before this one has ended by then, and it must
+// wait itself before it reads what this one writes.
 #include "cuda/linear.h"
 
 #include <algorithm>
 #include <atomic>
 #include <type_traits>
 
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/device/linear_fma.cuh"
-#include "cuda/device/linear_mma.cuh"
+#include "cuda/device/linear_product.cuh"
 #include "cuda/device/linear_reduce.cuh"
-#include "cuda/device/linear_tile.cuh"
+#include "cuda/device/linear_weight.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/device/sync.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/linear_plan.cuh"
 
@@ -50,19 +73,30 @@ struct Arguments {
   int stages;  // of the whole K
 };
 
-template <typename T, bool transposed, int rows, int columns>
-using Product =
-    std::conditional_t<std::is_same_v<T, float>, FmaProduct<transposed, rows, columns, kDepth<float>, kWarps>,
-                       MmaProduct<std::conditional_t<std::is_same_v<T, float>, __half, T>, transposed, rows,
-                                  columns, kDepth<__half>, kWarps>>;
-
-template <typename P>
-struct Shared {
-  static constexpr int kStageBytes = 16 * (P::X::kElements / P::X::kVector + P::W::kElements / P::W::kVector);
-  static constexpr int kStages = std::min(kMostStages, kMostSharedBytes / kStageBytes);
-  static constexpr int kPartialBytes = P::kDepthGroups * P::kPartialBytesOfGroup;
-  static constexpr int kBytes = std::max(kStages * kStageBytes, kPartialBytes);
-  static_assert(kStages >= 3 && kBytes <= kMostSharedBytes);
+// A block's warps: `groups` times 16 columns of the result, and for each group kWarps / groups warps that
+// take turns with k.
+template <typename T, bool transposed, int rows, int groups>
+struct Geometry {
+  static constexpr int kDepthGroups = kWarps / groups;
+  using Weight = LinearWeight<T, transposed, groups, kDepthGroups, kStageSteps>;
+  static constexpr int kColumns = Weight::kColumns;
+  static constexpr int kDepth = Weight::kDepth;
+  // Rows of mat1 in shared memory. The halves of each 128 bytes change places in every other row, so that the
+  // lanes that read at once (four vectors of two rows) find different banks.
+  static constexpr int kVector = Vector<T>::kSize;
+  static constexpr int kVectors = kDepth / kVector;
+  static constexpr int kRowsAtOnce = kThreads / kVectors;
+  // A stage: a tile of the weight, and of mat1.
+  static constexpr int kStageVectors = Weight::kBytes / 16 + rows * kVectors;
+  static constexpr int kGathered = rows * kColumns + kMostSplits * 32;
+  static constexpr int kSlots =
+      std::min((kMostSharedBytes - kGathered * 4) / (kStageVectors * 16), kMostSlots);
+  static constexpr int kPartialStride = kColumns + 4;
+  static constexpr int kPartial = kDepthGroups * rows * kPartialStride;
+  static constexpr int kRing = std::max(kSlots * kStageVectors * 4, kPartial);  // in floats
+  static constexpr int kBytes = (kRing + kGathered) * 4;
+  static_assert(kRowsAtOnce % 2 == 0);
+  static_assert(kSlots >= 2 && kBytes <= kMostSharedBytes);
 };
 
 __device__ __forceinline__ float activate(float x, LinearActivation activation) {
@@ -76,90 +110,153 @@ __device__ __forceinline__ float activate(float x, LinearActivation activation) 
   return x;
 }
 
+// One element of the product, by fused multiply-adds, the lanes of a warp taking turns with k.
+template <bool transposed>
+__device__ float dot_of_warp(const LinearParams& p, int m, int n) {
+  const auto* x = static_cast<const float*>(p.mat1) + m * p.mat1_stride;
+  const auto* w = static_cast<const float*>(p.mat2) + n * (transposed ? p.mat2_stride : 1);
+  float sum = 0.0f;
+  for (int k = static_cast<int>(threadIdx.x) % 32; k < p.K; k += 32) {
+    sum = fmaf(x[k], w[k * (transposed ? 1 : p.mat2_stride)], sum);
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+  }
+  return sum;
+}
+
 // Grid: for each tile of columns a cluster of `splits` blocks (or one block), each with its part of K.
-template <typename T, bool transposed, int rows, int columns>
+template <typename T, bool transposed, int rows, int groups>
 __global__ __launch_bounds__(kThreads,
                              kBlocksPerSM) void linear_kernel(const __grid_constant__ Arguments args) {
-  using P = Product<T, transposed, rows, columns>;
-  using S = Shared<P>;
+  using G = Geometry<T, transposed, rows, groups>;
+  using W = typename G::Weight;
   const LinearParams& p = args.p;
-  T* shared = dynamic_shared<T>();
+  uint4* shared = dynamic_shared<uint4>();
   const int rank = args.splits == 1 ? 0 : static_cast<int>(cluster_rank());
-  const int first_column = static_cast<int>(blockIdx.x) / args.splits * columns;
+  if (args.splits != 1) {
+    cluster_arrive_relaxed();  // reduce_partial_sums waits for it
+  }
+  const int first_column = static_cast<int>(blockIdx.x) / args.splits * G::kColumns;
   const int first = args.stages * rank / args.splits;
   const int count = args.stages * (rank + 1) / args.splits - first;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int group = thread / 32 / G::kDepthGroups;
+  const int depth_group = thread / 32 % G::kDepthGroups;
 
-  // Where this thread's first vectors of the next stage to copy are, and how much of K is left there.
-  using X = typename P::X;
-  using W = typename P::W;
-  int k_left = p.K - first * kDepth<T>;
-  const int w_row = W::first_row() + (transposed ? first_column : first * kDepth<T>);
-  const int w_column = W::column() + (transposed ? first * kDepth<T> : first_column);
-  const T* w_from = static_cast<const T*>(p.mat2) + w_row * p.mat2_stride + w_column;
-  const T* x_from =
-      static_cast<const T*>(p.mat1) + X::first_row() * p.mat1_stride + first * kDepth<T> + X::column();
-  const auto copy = [&](int slot, bool exists) {
-    if (exists) {
-      T* x = shared + slot * (X::kElements + W::kElements);
-      const int n_left = p.N - first_column;
-      W::template copy<kThreads>(x + X::kElements, w_from, p.mat2_stride, transposed ? n_left : k_left,
-                                 transposed ? k_left : n_left);
-      X::template copy<kThreads>(x, x_from, p.mat1_stride, p.M, k_left);
-      w_from += transposed ? kDepth<T> : kDepth<T> * p.mat2_stride;
-      x_from += kDepth<T>;
-      k_left -= kDepth<T>;
+  // A launch of few stages asks for all of its weight now; in longer ones there is less to win than requests
+  // cost.
+  W weight(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth);
+  if (count < G::kSlots) {
+    for (int stage = 0; stage < count; ++stage) {
+      weight.prefetch(stage);
+    }
+  }
+  wait_for_previous_launches();
+  launch_dependents();
+
+  // This thread's first vector of mat1 in the next stage.
+  const int x_row = thread / G::kVectors;
+  const int x_column = thread % G::kVectors * G::kVector;
+  const T* x_from = static_cast<const T*>(p.mat1) + x_row * p.mat1_stride + first * G::kDepth + x_column;
+  int k_left = p.K - first * G::kDepth - x_column;
+  const auto copy = [&](int slot, int stage) {
+    if (stage < count) {
+      uint4* to = shared + slot * G::kStageVectors;
+      weight.copy(to);
+      to += W::kBytes / 16 + x_row * G::kVectors + (thread % G::kVectors ^ x_row % 2 * 4);
+      const T* from = x_from;
+#pragma unroll
+      for (int i = 0; i < rows; i += G::kRowsAtOnce) {
+        if (x_row + i < p.M) {  // results of other rows are nobody's
+          copy_async_16_or_zero(to + i * G::kVectors, from, k_left > 0);
+        }
+        from += G::kRowsAtOnce * p.mat1_stride;
+      }
+      x_from += G::kDepth;
+      k_left -= G::kDepth;
     }
     commit_async_copies();  // also where there is nothing: groups are counted
   };
 #pragma unroll 1
-  for (int stage = 0; stage < S::kStages - 1; ++stage) {
-    copy(stage, stage < count);
+  for (int stage = 0; stage < G::kSlots - 1; ++stage) {
+    copy(stage, stage);
   }
-  P product;
+  float sum[rows / 8][4] = {};
+  const int x_at = lane / 4 * G::kDepth + depth_group * W::kWarpDepth + lane % 4 * W::kLaneDepth;
   int slot = 0;
 #pragma unroll 1
   for (int stage = 0; stage < count; ++stage) {
-    wait_async_copies<S::kStages - 2>();
+    wait_async_copies<G::kSlots - 2>();
     __syncthreads();  // this stage has arrived for all, and all are done with the one before
-    copy(slot == 0 ? S::kStages - 1 : slot - 1, stage + S::kStages - 1 < count);
-    const T* x = shared + slot * (X::kElements + W::kElements);
-    product.accumulate(x, x + X::kElements);
-    slot = slot == S::kStages - 1 ? 0 : slot + 1;
+    copy(slot == 0 ? G::kSlots - 1 : slot - 1, stage + G::kSlots - 1);
+    const uint4* tile = shared + slot * G::kStageVectors;
+    const T* x_tile = reinterpret_cast<const T*>(tile + W::kBytes / 16) + x_at;
+    uint32_t words[kStageSteps][W::kWords];
+    const T* x[kStageSteps];
+#pragma unroll
+    for (int step = 0; step < kStageSteps; ++step) {
+      weight.load(words[step], tile, step);
+      x[step] = x_tile + (step ^ lane / 4 % 2) * W::kStepDepth;
+    }
+    multiply_accumulate<T, W, rows, kStageSteps, G::kDepth>(sum, words, x);
+    slot = slot == G::kSlots - 1 ? 0 : slot + 1;
   }
 
   wait_async_copies<0>();
   __syncthreads();  // the partial sums take the place of the stages
   float* partial = dynamic_shared<float>();
-  product.store(partial);
-  const auto store = [&](int m, int column, float sum) {
+#pragma unroll
+  for (int octet = 0; octet < rows / 8; ++octet) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = octet * 8 + lane % 4 * 2 + i % 2;
+      const int n = group * W::kWarpColumns + W::column_of(lane / 4 + i / 2 * 8);
+      partial[(depth_group * rows + m) * G::kPartialStride + n] = sum[octet][i];
+    }
+  }
+  const auto store = [&](int m, int column, float value) {
     const int n = first_column + column;
-    if (n >= p.N) {
+    const bool exists = m >= 0 && n < p.N;
+    if constexpr (std::is_same_v<T, float>) {
+      // Not below the largest float: an infinity, a NaN, or a sum that did not fit.
+      unsigned again = __ballot_sync(0xffffffff, exists && !(fabsf(value) <= 3.402823466e38f));
+      while (again != 0) {
+        const int which = __ffs(static_cast<int>(again)) - 1;
+        const float dot =
+            dot_of_warp<transposed>(p, __shfl_sync(0xffffffff, m, which), __shfl_sync(0xffffffff, n, which));
+        value = lane == which ? dot : value;
+        again &= again - 1;
+      }
+    }
+    if (!exists) {
       return;
     }
-    float value = p.alpha * sum;
+    value = p.alpha * value;
     if (p.bias != nullptr) {
       const T bias = static_cast<const T*>(p.bias)[m * p.bias_stride_m + n * p.bias_stride_n];
       value = fmaf(p.beta, to_op(bias), value);
     }
     static_cast<T*>(p.out)[m * p.out_stride + n] = from_op<T>(activate(value, p.activation));
   };
-  reduce_partial_sums<kThreads, P::kDepthGroups, rows, columns, P::kPartialStride>(partial, p.M, args.splits,
-                                                                                   store);
+  reduce_partial_sums<kThreads, G::kDepthGroups, rows, G::kColumns, G::kPartialStride>(
+      partial, partial + G::kRing, p.M, args.splits, rank, store);
 }
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-template <typename T, bool transposed, int rows, int columns>
+template <typename T, bool transposed, int rows, int groups>
 cudaError_t launch_plan(const LinearParams& p, int splits, cudaStream_t stream) {
-  constexpr int kBytes = Shared<Product<T, transposed, rows, columns>>::kBytes;
-  const auto kernel = linear_kernel<T, transposed, rows, columns>;
+  using G = Geometry<T, transposed, rows, groups>;
+  const auto kernel = linear_kernel<T, transposed, rows, groups>;
   // More than 48 KB have to be asked for, once on each device.
   static std::atomic<uint64_t> asked{0};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   const uint64_t bit = uint64_t{1} << (device % 64);
   if (error == cudaSuccess && (device >= 64 || (asked.load(std::memory_order_relaxed) & bit) == 0)) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kBytes);
     if (error == cudaSuccess) {
       // All of it shared memory, none of it L1, or the second block may not find room.
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -170,49 +267,58 @@ cudaError_t launch_plan(const LinearParams& p, int splits, cudaStream_t stream) 
   if (error != cudaSuccess) {
     return error;
   }
-  const Arguments args{p, splits, divide_up(p.K, kDepth<T>)};
+  const Arguments args{p, splits, divide_up(p.K, G::kDepth)};
   static_assert(std::is_trivially_copyable_v<Arguments>, "kernel arguments are copied as bytes");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(splits);
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(splits);
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(divide_up(p.N, columns) * splits));
+  config.gridDim = dim3(static_cast<unsigned>(divide_up(p.N, G::kColumns) * splits));
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
+  config.dynamicSmemBytes = G::kBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = splits > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = splits > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-template <typename T, bool transposed>
-cudaError_t launch_columns(const LinearParams& p, Plan plan, cudaStream_t stream) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (plan.rows == 4) {
-      return launch_plan<T, transposed, 4, kWideColumns>(p, plan.splits, stream);
-    }
-  } else if (plan.columns == kNarrowColumns) {
-    return plan.rows == 8 ? launch_plan<T, transposed, 8, kNarrowColumns>(p, plan.splits, stream)
-                          : launch_plan<T, transposed, 16, kNarrowColumns>(p, plan.splits, stream);
+template <typename T, bool transposed, int rows>
+cudaError_t launch_rows(const LinearParams& p, Plan plan, cudaStream_t stream) {
+  switch (plan.groups) {
+    case 4:
+      return launch_plan<T, transposed, rows, 4>(p, plan.splits, stream);
+    case 2:
+      return launch_plan<T, transposed, rows, 2>(p, plan.splits, stream);
+    default:
+      if constexpr (is_plan({rows, 1, 1})) {
+        return launch_plan<T, transposed, rows, 1>(p, plan.splits, stream);
+      }
+      return cudaErrorInvalidValue;
   }
+}
+
+template <typename T, bool transposed>
+cudaError_t launch_layout(const LinearParams& p, Plan plan, cudaStream_t stream) {
   switch (plan.rows) {
     case 8:
-      return launch_plan<T, transposed, 8, kWideColumns>(p, plan.splits, stream);
+      return launch_rows<T, transposed, 8>(p, plan, stream);
     case 16:
-      return launch_plan<T, transposed, 16, kWideColumns>(p, plan.splits, stream);
+      return launch_rows<T, transposed, 16>(p, plan, stream);
     case 32:
-      return launch_plan<T, transposed, 32, kWideColumns>(p, plan.splits, stream);
+      return launch_rows<T, transposed, 32>(p, plan, stream);
     default:
-      return launch_plan<T, transposed, 64, kWideColumns>(p, plan.splits, stream);
+      return launch_rows<T, transposed, 64>(p, plan, stream);
   }
 }
 
 template <typename T>
 cudaError_t launch_dtype(const LinearParams& p, Plan plan, cudaStream_t stream) {
-  return p.mat2_is_transposed ? launch_columns<T, true>(p, plan, stream)
-                              : launch_columns<T, false>(p, plan, stream);
+  return p.mat2_is_transposed ? launch_layout<T, true>(p, plan, stream)
+                              : launch_layout<T, false>(p, plan, stream);
 }
 
 cudaError_t launch_with(const LinearParams& p, Plan plan, cudaStream_t stream) {
@@ -229,8 +335,10 @@ cudaError_t launch_with(const LinearParams& p, Plan plan, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_linear(const LinearParams& params, int multiprocessors, cudaStream_t stream) {
-  const bool is_float = params.dtype == LinearDtype::Float;
-  return launch_with(params, choose_plan(params.M, params.N, params.K, is_float, multiprocessors), stream);
+  const Layer layer{
+      params.M,       params.N, params.K, params.dtype == LinearDtype::Float, params.mat2_is_transposed,
+      multiprocessors};
+  return launch_with(params, choose_plan(layer), stream);
 }
 
 }  // namespace aten_ext::cuda

@@ -1,7 +1,9 @@
 // Policy of the linear layers' kernel (linear.cu), host side: how a layer is cut into tiles and blocks.
 //
-// Napkin maths for an H200, not measured yet. scripts/tune_linear.cu times every plan and says where this
-// chooses a slower one.
+// The numbers in estimate() were fitted to times of every plan of 10 shapes and 5 heights in both layouts,
+// fp32 and bf16, on an H200 (scripts/tune_linear.cu): the plan of least estimate took 2 % longer than the
+// fastest on average, and at most 16 % where upstream is not faster anyway (linear_rule.h). They are no
+// physics of their own: only the order of the plans was fitted.
 #pragma once
 
 #include <algorithm>
@@ -12,99 +14,139 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 // Two blocks share a multiprocessor: one computes while the other waits. So the compiler keeps to 128
-// registers, and a block to half of the 228 KB of shared memory, of which each block costs 1 KB more.
+// registers, and a block to half of the 228 KB of shared memory, of which each block costs 1 KB more. One
+// block of 16 warps instead was slower at fewer than 64 rows (by 4 to 60 %), and at 64 rows of fp32 up to 5 %
+// faster.
 constexpr int kBlocksPerSM = 2;
 constexpr int kMostSharedBytes = 113 * 1024;
-constexpr int kMostStages = 8;
-// Each stage has 256 bytes of each row of the weight: 2 cache lines, so that DRAM is read in long pieces.
-template <typename T>
-constexpr int kDepth = 256 / sizeof(T);
-
-constexpr int kWideColumns = 64;
-// For 16-bit dtypes and at most 16 rows: twice the blocks without splitting K. With more rows mat1 would be
-// read more often than the weight.
-constexpr int kNarrowColumns = 32;
-constexpr int kMostNarrowRows = 16;
-
+// Stages under way and in work: 3 times 16 KB of weight in each of two blocks, 96 KB a multiprocessor. Five
+// more bytes in flight made it slower, not faster (4096 x 4096, bf16: 11.0 to 12.0 us with 6).
+constexpr int kMostSlots = 4;
+// Steps of 64 bytes that a warp takes of each of its columns at once: a whole cache line of 128 bytes.
+constexpr int kStageSteps = 2;
+constexpr int kColumnsOfGroup = 16;
+constexpr int kMostGroups = 4;
 // Blocks of a cluster: up to 8 on every GPU that has clusters.
 constexpr int kMostSplits = 8;
 
 struct Plan {
-  int rows;     // of mat1 in a tile: M, rounded up to what there is a kernel for
-  int columns;  // of the result in a tile
-  int splits;   // blocks that share a tile's K
+  int rows;    // of mat1 in a tile: M, rounded up to what there is a kernel for
+  int groups;  // 1, 2 or 4 times 16 columns of the result in a tile; kWarps / groups warps share its k
+  int splits;  // blocks that share a tile's K
 };
-
-// 4 is for fp32 alone: a tensor core takes 8.
-constexpr int round_up_rows(int m, bool is_float) {
-  return m <= 4 && is_float ? 4 : m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
-}
-
-// Blocks that are on the GPU at once. A cluster has to fit into one of its parts (GPCs), of 10 to 18
-// multiprocessors on an H200: with one block on each of 132, 30 clusters of 4 were resident, and 15 of 8.
-// With two, that leaves next to none unused with up to 4, and some 24 of 264 with 8.
-constexpr int resident_blocks(int splits, int multiprocessors) {
-  return kBlocksPerSM * multiprocessors - (splits > 4 ? 3 * splits : 0);
-}
 
 constexpr int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// Estimated time of a plan in us: whichever is largest of the weight's way from memory, the way of both
-// operands into the busiest multiprocessor, and its multiply-adds; and the two barriers of a cluster.
-constexpr float estimate(int m, int n, int k, bool is_float, int multiprocessors, Plan plan) {
-  constexpr float kBytesPerMicrosecond = 4.2e6f;
-  constexpr float kBytesPerMicrosecondOfOne = 60e3f;      // half of 64 bytes a clock
-  constexpr float kFmasPerMicrosecondOfOne = 128 * 1755;  // the peak
-  constexpr float kOfThePeak = 0.7f;                      // with two blocks on a multiprocessor
-  constexpr float kOfThePeakAlone = 0.5f;                 // with one: nobody computes while it waits
-  constexpr float kClusterMicroseconds = 0.6f;
-  const int size = is_float ? 4 : 2;
-  const int depth = 256 / size;
-  const int tiles = divide_up(n, plan.columns);
-  const int blocks = divide_up(tiles * plan.splits, multiprocessors);  // of the busiest multiprocessor
-  const int stages = divide_up(divide_up(k, depth), plan.splits) * blocks;
-  const float memory = static_cast<float>(n) * static_cast<float>(k) * static_cast<float>(size);
-  const float arriving = static_cast<float>(stages) * 256.0f * static_cast<float>(plan.columns + m);
-  const float fmas = static_cast<float>(stages) * static_cast<float>(depth * plan.columns * plan.rows);
-  const float time = std::max(memory / kBytesPerMicrosecond, arriving / kBytesPerMicrosecondOfOne);
-  const float rate = kFmasPerMicrosecondOfOne * (blocks > 1 ? kOfThePeak : kOfThePeakAlone);
-  return std::max(time, is_float ? fmas / rate : 0.0f) + (plan.splits > 1 ? kClusterMicroseconds : 0.0f);
+constexpr int round_up_rows(int m) {
+  return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-// The plan with the least estimate; of equals the one with more blocks, as long as all are resident at once.
-constexpr Plan choose_plan(int m, int n, int k, bool is_float, int multiprocessors) {
-  const int rows = round_up_rows(m, is_float);
-  const int stages = divide_up(k, 256 / (is_float ? 4 : 2));
-  Plan best{rows, kWideColumns, 1};
-  float least = estimate(m, n, k, is_float, multiprocessors, best);
-  for (const int columns : {kWideColumns, kNarrowColumns}) {
-    if (columns == kNarrowColumns && (is_float || rows > kMostNarrowRows)) {
-      continue;
-    }
-    for (int splits = 1; splits <= std::min(kMostSplits, stages); ++splits) {
-      const Plan plan{rows, columns, splits};
-      const float time = estimate(m, n, k, is_float, multiprocessors, plan);
-      const bool resident = divide_up(n, columns) * splits <= resident_blocks(splits, multiprocessors);
-      if (time < 0.999f * least || (time <= least && resident)) {
+// A tile of 64 rows and 16 columns has no room in shared memory.
+constexpr bool is_plan(Plan plan) {
+  return plan.rows < 64 || plan.groups > 1;
+}
+
+constexpr int columns_of(Plan plan) {
+  return plan.groups * kColumnsOfGroup;
+}
+
+// k that a block takes at once, and in how many stages it takes all of them.
+constexpr int depth_of(bool is_float, Plan plan) {
+  return kWarps / plan.groups * kStageSteps * 64 / (is_float ? 4 : 2);
+}
+constexpr int stages_of(int k, bool is_float, Plan plan) {
+  return divide_up(k, depth_of(is_float, plan));
+}
+
+// Blocks that are on the GPU at once. A cluster has to fit into one of its parts (GPCs), of 16 to 18
+// multiprocessors on an H200: of 264 places, clusters of 4 find 248 and clusters of 8 find 240.
+constexpr int resident_blocks(int splits, int multiprocessors) {
+  return kBlocksPerSM * multiprocessors - (splits > 2 ? 8 + 2 * splits : 0);
+}
+
+struct Layer {
+  int m, n, k;
+  bool is_float;
+  bool transposed;  // the weight is [N, K] in memory
+  int multiprocessors;
+};
+
+// us that `blocks` blocks of a plan take that begin together: whichever is longest of a block's own way
+// through its stages, the arithmetic of the busiest multiprocessor, the weight's way from memory, and the way
+// of both operands out of the L2.
+constexpr float estimate_wave(const Layer& layer, Plan plan, int blocks) {
+  if (blocks == 0) {
+    return 0.0f;
+  }
+  constexpr float kBytesOfMemory = 3.1e6f;  // a us
+  constexpr float kBytesOfL2 = 4.9e6f;
+  constexpr float kStage = 0.35f;  // us from one stage to the next
+  constexpr float kFirstStage = 0.63f;
+  constexpr float kAlone = 1.4f;  // how much longer a stage's arithmetic takes one block than half of two
+  constexpr float kStageOfFloat[] = {0.16f, 0.79f, 0.99f,
+                                     1.27f};  // us of a multiprocessor: 8, 16, 32, 64 rows
+  constexpr float kStageOfHalf[] = {0.15f, 0.27f, 0.46f, 0.59f};
+  const int height = plan.rows == 8 ? 0 : plan.rows == 16 ? 1 : plan.rows == 32 ? 2 : 3;
+  const float arithmetic = layer.is_float ? kStageOfFloat[height] : kStageOfHalf[height];
+  const auto stages = static_cast<float>(divide_up(stages_of(layer.k, layer.is_float, plan), plan.splits));
+  const float weight = kWarps * kColumnsOfGroup * kStageSteps * 64.0f;
+  const float both = weight + static_cast<float>(layer.m * kWarps / plan.groups * kStageSteps * 64);
+  // Rows of a tile [K, N] are as short as the tile has columns.
+  const float short_rows =
+      static_cast<float>(kMostGroups / plan.groups - 1) * (layer.is_float ? 0.016f : 0.2f);
+  const float all = static_cast<float>(blocks) * stages;
+  const float busiest = static_cast<float>(divide_up(blocks, layer.multiprocessors)) * stages * arithmetic;
+  const float alone = kFirstStage + stages * std::max(kStage, kAlone * arithmetic);
+  const float memory = all * weight / kBytesOfMemory * (layer.transposed ? 1.0f : 1.0f + short_rows);
+  return std::max(std::max(busiest, alone), std::max(memory, all * both / kBytesOfL2));
+}
+
+// Estimated us of a plan, to compare it with other plans.
+constexpr float estimate(const Layer& layer, Plan plan) {
+  const int blocks = divide_up(layer.n, columns_of(plan)) * plan.splits;
+  const int resident = resident_blocks(plan.splits, layer.multiprocessors);
+  const float cluster = plan.splits == 1 ? 0.0f : plan.splits == 2 ? 0.53f : 0.62f;
+  return cluster + static_cast<float>(blocks / resident) * estimate_wave(layer, plan, resident) +
+         estimate_wave(layer, plan, blocks % resident);
+}
+
+// Blocks of a split layer that times are known of: three times as many as have room at once.
+constexpr bool is_known(const Layer& layer, Plan plan) {
+  const int blocks = divide_up(layer.n, columns_of(plan)) * plan.splits;
+  return plan.splits == 1 || (plan.splits <= stages_of(layer.k, layer.is_float, plan) &&
+                              blocks <= 3 * kBlocksPerSM * layer.multiprocessors);
+}
+
+// The plan with the least estimate; of equals the first.
+constexpr Plan choose_plan(const Layer& layer) {
+  Plan best{};
+  float least = 0.0f;
+  for (const int groups : {2, 1, 4}) {
+    for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+      const Plan plan{round_up_rows(layer.m), groups, splits};
+      if (!is_plan(plan) || !is_known(layer, plan)) {
+        continue;
+      }
+      const float time = estimate(layer, plan);
+      if (best.rows == 0 || time < least) {
         best = plan;
-        least = std::min(least, time);
+        least = time;
       }
     }
   }
   return best;
 }
 
-// The cases that the policy was made for, on 132 multiprocessors.
-constexpr bool is_plan(Plan plan, int rows, int columns, int splits) {
-  return plan.rows == rows && plan.columns == columns && plan.splits == splits;
+// Cases that the policy was made for, on 132 multiprocessors, with the plans that were fastest.
+constexpr bool chooses(int m, int n, int k, bool is_float, int groups, int splits) {
+  const Plan plan = choose_plan({m, n, k, is_float, true, 132});
+  return plan.groups == groups && plan.splits == splits;
 }
-static_assert(is_plan(choose_plan(1, 4096, 4096, false, 132), 8, 32, 1));
-static_assert(is_plan(choose_plan(16, 3072, 768, false, 132), 16, 32, 1));
-static_assert(is_plan(choose_plan(64, 4096, 4096, false, 132), 64, 64, 4));
-static_assert(is_plan(choose_plan(8, 4096, 4096, true, 132), 8, 64, 4));
-static_assert(is_plan(choose_plan(64, 4096, 4096, true, 132), 64, 64, 4));
+static_assert(chooses(1, 3072, 768, false, 2, 1) && chooses(32, 3072, 768, false, 2, 1));
+static_assert(chooses(16, 768, 3072, false, 2, 4) && chooses(1, 64, 16384, false, 1, 8));
+static_assert(chooses(16, 8000, 1280, true, 2, 1) && chooses(64, 4096, 4096, true, 2, 2));
 
 }  // namespace
 }  // namespace aten_ext::cuda

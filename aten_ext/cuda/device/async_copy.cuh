@@ -28,6 +28,12 @@ __device__ __forceinline__ void copy_async_16_or_zero(void* shared, const void* 
                : "memory");
 }
 
+// Asks for the cache line at `global` to come to the L2, which is where all writes go: harmless however
+// early.
+__device__ __forceinline__ void prefetch_to_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 // Closes a group: the copies of this thread since the one before.
 __device__ __forceinline__ void commit_async_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

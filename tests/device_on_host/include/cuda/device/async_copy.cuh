@@ -44,6 +44,7 @@ inline void copy_async_16_or_zero(void* shared, const void* global, bool valid) 
   alignas(16) static const char zeros[16] = {};
   copy_async_16(shared, valid ? global : zeros);
 }
+inline void prefetch_to_l2(const void* /*global*/) {}
 inline void commit_async_copies() {
   async_copies::OfThread& mine = async_copies::mine();
   mine.closed.push_back(std::move(mine.open));

@@ -1,0 +1,48 @@
+// Where upstream is faster than the kernel for layers of few rows (linear.cu). No ATen and no CUDA.
+//
+// Measured on an H200 against torch 2.11, us on the GPU, weights read from memory. Where the kernel is the
+// faster one, it is by 5 % (bf16, 8 rows, K = 4096 and N = 11008) to 13 times (fp32, 16 rows, K = 3072 and N
+// = 768). Where they are equal or nothing between two measured shapes was measured, upstream stays.
+//
+//   fp32, 1 row        K = 768,  N = 3072, [K, N]   5.2, the kernel  5.4
+//                      K = 3072, N = 768            5.4              5.6
+//                      K = 16384, N = 64            6.1              6.2
+//                      K = 768,  N = 50257         38.3             41 (estimated of other shapes' rate)
+//   bf16, 16 rows      K = 4096, N = 11008         25.0             26.6
+//   bf16, 32 rows      64 x 64                      2.4              2.1, without a bias about equal
+//                      K = 1280, N = 8000           8.3              8.2
+//                      4096 x 4096                 11.9             11.8
+//                      K = 4096, N = 11008         25.4             31.8
+//   bf16, 64 rows      64 x 64                      2.4              3.3
+//                      K = 768,  N = 3072           5.2              5.7
+//                      K = 1280, N = 8000           8.6             10.4
+//                      4096 x 4096                 12.4             14.8
+//                      K = 4096, N = 11008         26.5             37.9
+//                      K = 16384, N = 64            8.3              8.8
+//
+// With few rows mat1 costs nothing, and all is reading the weight. With 64 rows of 16 bits each tile of
+// columns reads mat1 again from the L2, twice as many bytes as the weight's: more than the L2 gives in that
+// time.
+#pragma once
+
+#include <cstdint>
+
+namespace aten_ext {
+
+// out[m, n] = mat1[m, k] * mat2[k, n]; `transposed`: mat2 is [n, k] in memory. m from 1 to 64.
+constexpr bool upstream_multiplies_faster(int64_t m, int64_t n, int64_t k, bool is_float, bool transposed) {
+  if (is_float) {
+    return m == 1 && (!transposed || k >= 4 * n || n > 16384);
+  }
+  const int64_t weight = n * k;
+  if (m > 32) {
+    return n < 768 || n > 1024 || k < 1024 || k > 3072;
+  }
+  if (m > 16 && weight < 1 << 16) {
+    return true;
+  }
+  // Rows of the result that are no whole vectors of 16 bytes are slow upstream.
+  return n % 8 == 0 && weight > (m > 16 ? int64_t{1} << 22 : m > 8 ? int64_t{1} << 24 : INT64_MAX);
+}
+
+}  // namespace aten_ext
