@@ -25,8 +25,8 @@
 // How the list reaches the device and is walked: device/tensor_list.cuh, and the reasons in fused_adam.cu.
 //
 // Measured on an H200 (docs/benchmarks/optimizers-h200.json): 4.05 TB/s in fp32 and 3.25 in bf16 for 1.24 G
-// parameters, 1.30 and 1.48 times upstream's speed: bf16 is held back by the fp64 arithmetic, which upstream's
-// answer takes. 4000 tensors of 64 take 12 us instead of 229.
+// parameters, 1.30 and 1.48 times upstream's speed: bf16 is held back by the fp64 arithmetic, which
+// upstream's answer takes. 4000 tensors of 64 take 12 us instead of 229.
 #include "cuda/fused_adagrad.h"
 
 #include "cuda/tensor_list_launch.cuh"

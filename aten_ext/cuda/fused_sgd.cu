@@ -11,9 +11,9 @@
 // the learning rate multiplies the buffer and not each gradient in it.) Arithmetic in fp32 for fp32, fp16 and
 // bf16, in fp64 for fp64. The order of operations and the places where a product and a sum are rounded once
 // are those of PyTorch's own CUDA kernel in its wheel of 2.11, read from that kernel's machine code for
-// sm_90. Only there, in fp32 and fp64 with a grad_scale and aligned tensors, does the compiler round lr * g on
-// its own for some elements of a vector (in fp32 three in four); ours rounds the update of a parameter once
-// for all.
+// sm_90. Only there, in fp32 and fp64 with a grad_scale and aligned tensors, does the compiler round lr * g
+// on its own for some elements of a vector (in fp32 three in four); ours rounds the update of a parameter
+// once for all.
 //
 // Shapes: every list has `count` tensors; tensor i of each is flat, [numel_i]. Bytes an element: reads p g,
 // writes p = 3 * sizeof(T) (12 in fp32, 6 in bf16); momentum reads and writes b as well, 5 * sizeof(T) (20
