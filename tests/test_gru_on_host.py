@@ -40,6 +40,7 @@ def ops() -> Any:
     library.load(
         "cudnn_rnn",
         "cuda/gru_plan.cpp",
+        "cuda/gru_cluster.cu",
         "cuda/gru_cell.cu",
         "cuda/gru_cell.cpp",
         "cuda/thnn_fused_gru_cell.cu",
@@ -120,21 +121,28 @@ def check_recurrence(
 
 # Each line: math, exchange, blocks, and the hidden sizes at both ends of what a kernel takes.
 KERNELS = [
-    (FMA, BLOCK, 1, [1, 7, 33, 64]),
-    (FMA, BLOCK, 1, [65, 100, 128]),
+    (FMA, BLOCK, 1, [1, 7, 16]),
+    (FMA, BLOCK, 1, [17, 32]),
+    (FMA, BLOCK, 1, [33, 64]),
+    (FMA, BLOCK, 1, [65, 96]),
+    (FMA, BLOCK, 1, [97, 128]),
     (FMA, CLUSTER, 8, [129, 192, 256]),
-    (FMA, CLUSTER, 16, [257, 300, 512]),
+    (FMA, CLUSTER, 16, [257, 300, 384]),
+    (FMA, CLUSTER, 16, [385, 512]),
     (FMA, GRID, 20, [200, 300]),
     (FMA, GRID, 64, [512, 513, 1000]),
     (MMA, BLOCK, 1, [1, 7, 33, 64]),
     (MMA, BLOCK, 1, [65, 100, 128]),
+    (MMA, CLUSTER, 4, [129, 256]),
     (MMA, CLUSTER, 8, [129, 192, 256]),
+    (MMA, CLUSTER, 8, [257, 512]),
     (MMA, CLUSTER, 16, [257, 333, 512]),
     (MMA, CLUSTER, 16, [513, 640]),
     (MMA, GRID, 13, [200]),
     (MMA, GRID, 64, [1000, 1023]),
     (TF32, BLOCK, 1, [1, 7, 33, 64]),
     (TF32, CLUSTER, 2, [65, 100, 128]),
+    (TF32, CLUSTER, 4, [129, 256]),
     (TF32, CLUSTER, 8, [129, 256]),
     (TF32, CLUSTER, 16, [257, 512]),
     (TF32, GRID, 13, [200]),
@@ -145,13 +153,15 @@ BOTH_ENDS = [(*kernel[:3], hidden) for kernel in KERNELS for hidden in kernel[3]
 ONE_EACH = [(*kernel[:3], kernel[3][0]) for kernel in KERNELS]
 
 
-def dtypes_of(math: int) -> list[torch.dtype]:
+def dtypes_of(math: int, exchange: int) -> list[torch.dtype]:
+    if math == FMA and exchange != GRID:
+        return [torch.float32, torch.float16, torch.bfloat16]
     return [torch.float16, torch.bfloat16] if math == MMA else [torch.float32]
 
 
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), BOTH_ENDS)
 def test_every_kernel(ops: Any, math: int, exchange: int, blocks: int, hidden: int) -> None:
-    for dtype in dtypes_of(math):
+    for dtype in dtypes_of(math, exchange):
         for batch, rows in ((1, 1), (3, 3)):
             check_recurrence(ops, dtype, [math, exchange, blocks, rows], hidden=hidden, batch=batch)
 
@@ -160,7 +170,7 @@ def test_every_kernel(ops: Any, math: int, exchange: int, blocks: int, hidden: i
 def test_directions_groups_and_steps(ops: Any, math: int, exchange: int, blocks: int, hidden: int) -> None:
     """Several groups of the batch, the last of them smaller; 1 to 5 steps; with and without biases."""
     batch, rows = (9, 9) if exchange == GRID else (17, 9)
-    for dtype in dtypes_of(math):
+    for dtype in dtypes_of(math, exchange):
         for steps, bias in ((1, True), (2, False), (5, True)):
             check_recurrence(
                 ops,
@@ -180,13 +190,13 @@ def test_directions_groups_and_steps(ops: Any, math: int, exchange: int, blocks:
 def test_any_order_of_threads(
     ops: Any, order: None, math: int, exchange: int, blocks: int, hidden: int
 ) -> None:
-    check_recurrence(ops, dtypes_of(math)[0], [math, exchange, blocks, 2], hidden=hidden, batch=2)
+    check_recurrence(ops, dtypes_of(math, exchange)[0], [math, exchange, blocks, 2], hidden=hidden, batch=2)
 
 
 @pytest.mark.parametrize(("math", "hidden"), [(FMA, 64), (FMA, 128), (MMA, 64), (MMA, 128), (TF32, 64)])
 def test_misaligned_weights(ops: Any, math: int, hidden: int) -> None:
     """Parameters in one flat buffer begin anywhere."""
-    for dtype in dtypes_of(math):
+    for dtype in dtypes_of(math, BLOCK):
         check_recurrence(ops, dtype, [math, BLOCK, 1, 2], hidden=hidden, batch=2, offset=1)
 
 
@@ -486,7 +496,7 @@ LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer
         ({"steps": 9, "hidden": 2048}, (FEW_STEPS,)),
         ({"steps": 10, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 1)),
         ({"steps": 2, "batch": 345, "sixteen": True}, ("step", 0, 0, 0, 0)),
-        ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 8, 24)),
+        ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 4, 12)),
         ({"steps": 2, "batch": 129, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
         # fp32: a block, clusters of 8 and 16, the whole GPU.
         ({"hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
@@ -501,8 +511,10 @@ LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer
         ({"hidden": 1056, "directions": 2}, ("recurrence", FMA, GRID, 66, 1)),
         ({"hidden": 1057, "directions": 2}, (NO_KERNEL,)),
         # 16 bits.
-        ({"sixteen": True, "hidden": 128}, ("recurrence", MMA, BLOCK, 1, 1)),
-        ({"sixteen": True, "hidden": 129}, ("recurrence", MMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"sixteen": True, "hidden": 129}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "hidden": 256}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "hidden": 257}, ("recurrence", MMA, CLUSTER, 16, 1)),
         ({"sixteen": True, "hidden": 640}, ("recurrence", MMA, CLUSTER, 16, 1)),
         ({"sixteen": True, "hidden": 641}, ("recurrence", MMA, GRID, 41, 1)),
         ({"sixteen": True, "hidden": 2048}, ("recurrence", MMA, GRID, 128, 1)),
@@ -515,8 +527,26 @@ LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer
         ({"batch": 7, "directions": 2}, ("recurrence", FMA, CLUSTER, 8, 1)),
         ({"batch": 112, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 16)),
         ({"batch": 113, "hidden": 512}, (LARGE_BATCH,)),
-        ({"sixteen": True, "batch": 224, "hidden": 512}, ("recurrence", MMA, CLUSTER, 16, 32)),
-        ({"sixteen": True, "batch": 225, "hidden": 512}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 480, "hidden": 512}, ("recurrence", MMA, CLUSTER, 8, 32)),
+        ({"sixteen": True, "batch": 481, "hidden": 512}, (LARGE_BATCH,)),
+        # Small blocks share an SM.
+        ({"batch": 12 * 132, "hidden": 32}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"batch": 12 * 132 + 1, "hidden": 32}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"batch": 3 * 132, "hidden": 33}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"batch": 3 * 132 + 1, "hidden": 33}, ("recurrence", FMA, BLOCK, 1, 2)),
+        # 16 bits: tensor cores from so many rows; clusters that leave one tile of rows.
+        ({"sixteen": True, "batch": 9 * 132, "hidden": 64}, ("recurrence", FMA, BLOCK, 1, 3)),
+        ({"sixteen": True, "batch": 9 * 132 + 1, "hidden": 64}, ("recurrence", MMA, BLOCK, 1, 4)),
+        ({"sixteen": True, "batch": 264, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"sixteen": True, "batch": 265, "hidden": 128}, ("recurrence", MMA, BLOCK, 1, 3)),
+        ({"sixteen": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "batch": 16}, ("recurrence", MMA, CLUSTER, 8, 2)),
+        ({"sixteen": True, "batch": 120}, ("recurrence", MMA, CLUSTER, 8, 8)),
+        ({"sixteen": True, "batch": 121}, ("recurrence", MMA, CLUSTER, 4, 5)),
+        ({"sixteen": True, "batch": 56, "hidden": 512}, ("recurrence", MMA, CLUSTER, 16, 8)),
+        ({"sixteen": True, "batch": 57, "hidden": 512}, ("recurrence", MMA, CLUSTER, 8, 4)),
+        ({"sixteen": True, "batch": 224, "hidden": 640}, ("recurrence", MMA, CLUSTER, 16, 32)),
+        ({"sixteen": True, "batch": 225, "hidden": 640}, (LARGE_BATCH,)),
         ({"batch": 32, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 32)),
         ({"batch": 33, "hidden": 1024}, (LARGE_BATCH,)),
         ({"batch": 3, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 3)),
@@ -530,12 +560,18 @@ LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer
         ({"hidden": 1024, "directions": 2}, ("recurrence", FMA, GRID, 64, 1)),
         ({"sixteen": True, "batch": 4, "hidden": 1024, "directions": 2}, ("recurrence", MMA, GRID, 64, 4)),
         # TF32 where it is allowed and rows are many.
-        ({"tf32": True, "batch": 28, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 4)),
-        ({"tf32": True, "batch": 29, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 5)),
+        ({"tf32": True, "batch": 7, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"tf32": True, "batch": 8, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 2)),
+        ({"tf32": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"tf32": True, "batch": 16}, ("recurrence", TF32, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 121}, ("recurrence", TF32, CLUSTER, 4, 5)),
+        ({"tf32": True, "batch": 264, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"tf32": True, "batch": 265, "hidden": 128}, ("recurrence", TF32, CLUSTER, 2, 5)),
         ({"tf32": False, "batch": 29, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 5)),
         ({"tf32": True, "batch": 113, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 17)),
         ({"tf32": True, "batch": 640, "hidden": 128}, ("recurrence", TF32, CLUSTER, 2, 10)),
-        ({"tf32": True, "batch": 640, "hidden": 64}, ("recurrence", TF32, BLOCK, 1, 5)),
+        ({"tf32": True, "batch": 4 * 396, "hidden": 64}, ("recurrence", FMA, BLOCK, 1, 4)),
+        ({"tf32": True, "batch": 4 * 396 + 1, "hidden": 64}, ("recurrence", TF32, BLOCK, 1, 5)),
         ({"tf32": True, "batch": 4, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 4)),
         ({"tf32": True, "batch": 5, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 3)),
         ({"tf32": True, "batch": 64, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 32)),

@@ -2,16 +2,15 @@
 //
 // W_hh does not change from step to step, and an SM's registers hold 256 KB: H = 512 in fp32 (3 MB) fits into
 // those of 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is
-// left of a step is arithmetic on registers, a handful of values to exchange, and one barrier. Formula:
-// device/gru_arguments.cuh. Budgets of a step: device/gru_fma.cuh (fp32) and device/gru_mma.cuh (tensor
-// cores); over the whole GPU device/gru_grid.cuh, with what was measured. Exchanges: device/gru_exchange.cuh.
+// left of a step is arithmetic on registers and a handful of values to exchange. Formula:
+// device/gru_arguments.cuh. Budgets of a step, and what was measured: device/gru_cluster_fma.cuh and
+// device/gru_cluster_mma.cuh where a block or a cluster has the whole state (which: gru_cluster.cu),
+// device/gru_grid.cuh over the whole GPU (here; fp32 beyond the registers: device/gru_fma.cuh).
 //
 // Bytes: the projections x are read once, 12 * batch * hidden a step and direction; y is written once. FLOPs:
 // 6 * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
-// takes 0.24 us, one over 132 blocks through global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a
-// step.
-//
-// Not measured on hardware yet.
+// takes 0.24 us, an exchange through distributed shared memory as much, a barrier over 132 blocks through
+// global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a step.
 #include "cuda/cudnn_rnn.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@
 #include "cuda/device/gru_fma.cuh"
 #include "cuda/device/gru_grid_fma.cuh"
 #include "cuda/device/gru_grid_mma.cuh"
-#include "cuda/device/gru_mma.cuh"
+#include "cuda/gru_launch.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -31,8 +30,6 @@ namespace {
 // Shared memory of a block beyond which no launch is tried: what sm_90 gives; other devices refuse for
 // themselves.
 constexpr size_t kMostSharedBytes = 227 << 10;
-// Warps of an mma kernel that splits rows of W_hh among several: more of them exchange more products.
-constexpr int kMostSplittingWarps = 12;
 // Blocks that ask the driver how many clusters fit have an SM to themselves.
 constexpr int kWholeSmBytes = 200 << 10;
 
@@ -40,15 +37,6 @@ constexpr int kWholeSmBytes = 200 << 10;
 constexpr int kRowsToShare = 4;
 
 using Kernel = void (*)(GruArguments);
-
-struct Launch {
-  Kernel kernel = nullptr;  // nullptr: none fits
-  int units = 0;            // of a block
-  int threads = 0;
-  int shared_vectors = 0;
-  int k_splits = 1;
-  size_t shared_bytes = 0;
-};
 
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
@@ -84,65 +72,8 @@ Launch choose_fma_rows(const RecurrenceParams& p) {
 }
 
 Launch choose_fma(const RecurrenceParams& p) {
-  switch (p.exchange) {
-    case RecurrenceExchange::Block:
-      return p.hidden <= 64 ? choose_fma_rows<256, 16, 4, 1, 2, BlockExchange>(p)
-                            : choose_fma_rows<512, 16, 4, 2, 1, BlockExchange>(p);
-    case RecurrenceExchange::Cluster:
-      return p.hidden <= 256 ? choose_fma_rows<256, 32, 4, 2, 2, ClusterExchange>(p)
-                             : choose_fma_rows<256, 32, 4, 4, 1, ClusterExchange>(p);
-    case RecurrenceExchange::Grid:
-      // W_hh does not fit into the registers: the rest in shared memory and in the L2.
-      return choose_fma_rows<256, 32, 2, 8, 2, GridExchange>(p);
-  }
-  return {};
-}
-
-template <typename Element, int kPairs, typename Exchange>
-bool choose_mma_pairs(const RecurrenceParams& p, Launch& launch) {
-  // In eights, so that slices of the state are whole vectors of 16 bytes.
-  const int units = divide_up(divide_up(p.hidden, p.blocks), 8) * 8;
-  const int tiles = divide_up(3 * units, 16);
-  const int k_splits = divide_up(p.hidden, kPairs * kMmaPairColumns<Element>);
-  const int warps = tiles * k_splits;
-  if (warps * 32 > kMmaThreads<kPairs, Exchange> || (k_splits > 1 && warps > kMostSplittingWarps)) {
-    return false;
-  }
-  const GruMmaLayout<Element, Exchange> layout(p.rows, units, k_splits, kPairs);
-  if (layout.bytes(units) > kMostSharedBytes) {
-    return false;
-  }
-  launch.kernel = gru_mma_kernel<Element, kPairs, Exchange>;
-  launch.units = units;
-  launch.threads = warps * 32;
-  launch.k_splits = k_splits;
-  launch.shared_bytes = layout.bytes(units);
-  return true;
-}
-
-// The fewest weights a thread with which rows of W_hh need not be split among too many.
-template <typename Element, typename Exchange, int... kPairs>
-Launch choose_mma_first(const RecurrenceParams& p) {
-  Launch launch;
-  (void)(choose_mma_pairs<Element, kPairs, Exchange>(p, launch) || ...);
-  return launch;
-}
-
-template <typename Element>
-Launch choose_mma(const RecurrenceParams& p) {
-  switch (p.exchange) {
-    case RecurrenceExchange::Block:
-      return choose_mma_first<Element, BlockExchange, 2, 4>(p);
-    case RecurrenceExchange::Cluster:
-      if constexpr (std::is_same_v<Element, Tf32>) {
-        return choose_mma_first<Element, ClusterExchange, 8, 16>(p);
-      } else {
-        return choose_mma_first<Element, ClusterExchange, 4, 8, 20>(p);
-      }
-    case RecurrenceExchange::Grid:
-      break;
-  }
-  return {};
+  // W_hh does not fit into the registers: the rest in shared memory and in the L2.
+  return choose_fma_rows<256, 32, 2, 8, 2, GridExchange>(p);
 }
 
 // Over the whole GPU: the first kernel that takes the group's rows.
@@ -215,13 +146,13 @@ Launch choose_grid(const RecurrenceParams& p) {
 }
 
 Launch choose(const RecurrenceParams& p) {
+  if (p.exchange != RecurrenceExchange::Grid) {
+    return choose_cluster(p);
+  }
   if (is_small_grid(p)) {
     return choose_grid(p);
   }
-  if (p.math == RecurrenceMath::Mma) {
-    return p.dtype == RecurrenceDtype::Half ? choose_mma<__half>(p) : choose_mma<__nv_bfloat16>(p);
-  }
-  return p.math == RecurrenceMath::MmaTf32 ? choose_mma<Tf32>(p) : choose_fma(p);
+  return p.math == RecurrenceMath::Fma ? choose_fma(p) : Launch{};
 }
 
 // ---- launch ------------------------------------------------------------------------------------------
@@ -281,7 +212,6 @@ GruArguments arguments(const RecurrenceParams& p, const Launch& launch) {
   a.blocks = p.blocks;
   a.units = launch.units;
   a.shared_vectors = launch.shared_vectors;
-  a.k_splits = launch.k_splits;
   a.words = p.words;
   return a;
 }
@@ -330,9 +260,8 @@ cudaError_t query_recurrence_device(RecurrenceDevice& device) {
     p.exchange = RecurrenceExchange::Cluster;
     p.blocks = 2 << i;
     p.rows = p.batch = p.directions = 1;
-    Launch launch;
-    launch.kernel = gru_fma_kernel<GruFmaShape<256, 32, 4, 4, 1>, ClusterExchange>;
-    launch.threads = 256;
+    p.hidden = p.blocks == 2 ? 128 : 256;
+    Launch launch = choose_cluster(p);
     launch.shared_bytes = kWholeSmBytes;
     Configuration configuration(p, launch, nullptr);
     error = allow(p, launch);

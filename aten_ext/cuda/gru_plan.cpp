@@ -1,6 +1,5 @@
-// The policy of the GRU kernels. Every number here follows from the budgets in cuda/device/gru_*.cuh and from
-// what upstream takes on an H200 (about 6 us a step, 4.8 to 6.1 for small batches; 1.6 at H <= 192 in fp32).
-// Those of single steps and of recurrences over the whole GPU have been measured there.
+// The policy of the GRU kernels: measured on an H200, figures in cuda/device/gru_*.cuh. Upstream takes 4.8 to
+// 9 us a step, but 0.35 to 1.6 at H <= 128 in fp32 and fp16, where cuDNN has persistent kernels too.
 #include "cuda/gru_plan.h"
 
 #include <algorithm>
@@ -43,12 +42,14 @@ constexpr double kFmaStepsProducts = 2.2e6;  // fp32
 // 1024 23.
 constexpr int64_t kGridSteps[2] = {5, 10};
 
-// A block alone: 3 * H * H weights are half of its registers.
+// A block alone: 3 * H * H weights are at most its registers. Small ones share an SM.
 constexpr int64_t kBlockHidden = 128;
-constexpr int64_t kBlockHiddenTf32 = 64;
-// Clusters of 8 and of 16 blocks. In 16 bits up to 20 pairs of mma a thread (640 columns) stay in registers.
-constexpr int64_t kClusterOf2Hidden = 128;  // TF32 only
-constexpr int64_t kClusterOf8Hidden = 256;
+constexpr int64_t kSmallBlockHidden = 64;
+constexpr int64_t kSmallBlocks = 3;
+constexpr int64_t kWarpHidden = 32;  // a block of one warp
+constexpr int64_t kWarpBlocks = 12;
+// Clusters. In 16 bits up to 5 pairs of mma a thread and four warps (640 columns) stay in registers.
+constexpr int64_t kClusterHidden = 256;  // of the smaller ones
 constexpr int64_t kClusterOf16Hidden = 512;
 constexpr int64_t kClusterOf16Hidden16Bits = 640;
 // Over the whole GPU: blocks of 8 (fp32) or 16 units.
@@ -59,12 +60,16 @@ constexpr int64_t kGridHiddenTf32 = 1024;
 // fp32 beyond: not all of W_hh fits into the registers.
 constexpr int64_t kGridFmaHidden = 1024;
 
-// Rows of a group. fp32: a row costs 3 * H * H / blocks FMAs of 128 a cycle, 0.22 us with H = 512 in 16
-// blocks, against 6 us or more of upstream's step. Tensor cores: 8 rows cost 0.35 us.
+// Rows of a group. Multiply-adds: each costs as much as the first, less the exchange. Tensor cores: 8 cost as
+// much as one.
 constexpr int kFmaRows = 16;
 constexpr int kMmaRows = 32;
-// fp32 at which TF32 is worth its rounding, where it is allowed: fewer rows are as fast without.
-constexpr int kTf32FromRows = 5;
+constexpr int kMmaTile = 8;
+// From how many rows of a group with multiply-adds tensor cores are faster: H up to 64, 128, 256, 512. In
+// TF32, where it is allowed, that has to be worth the rounding.
+constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
+constexpr int kTf32FromRows[4] = {5, 3, 2, 2};
+constexpr int kGridTf32FromRows = 5;
 // Over the whole GPU: rows of a group, H up to 1024 and beyond. us a step on an H200, upstream -> ours: 64
 // rows (two groups) of H = 1024 7.6 -> 4.5 in 16 bits, 17.8 -> 6.0 in TF32; 16 rows of H = 2048 in 16
 // bits 9.8 -> 4.7, 32 rows 9.7.
@@ -96,28 +101,57 @@ int rows_of_group(const GruSizes& sizes, int64_t at_once) {
   return static_cast<int>(divide_up(sizes.batch, groups));
 }
 
-bool block_or_cluster(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
-  const bool tf32 = plan.math == GruMath::MmaTf32;
-  const int64_t hidden = sizes.hidden;
-  if (hidden <= (tf32 ? kBlockHiddenTf32 : kBlockHidden)) {
-    plan.exchange = GruExchange::Block;
-    plan.blocks = 1;
-    plan.rows = rows_of_group(sizes, device.multiprocessors);
-    return true;
-  }
-  const int64_t most = plan.math == GruMath::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden;
-  // Index into GruDevice::clusters.
-  const int kind = tf32 && hidden <= kClusterOf2Hidden ? 0
-                   : hidden <= kClusterOf8Hidden       ? 2
-                   : hidden <= most                    ? 3
-                                                       : -1;
-  if (kind < 0 || device.clusters[kind] == 0) {
+// Index into kMmaFromRows.
+int hidden_class(int64_t hidden) {
+  return hidden <= kSmallBlockHidden ? 0 : hidden <= kBlockHidden ? 1 : hidden <= kClusterHidden ? 2 : 3;
+}
+
+// A cluster of 2 << kind blocks, or false if the device has none.
+bool cluster(const GruSizes& sizes, const GruDevice& device, int kind, GruPlan& plan) {
+  if (device.clusters[kind] == 0) {
     return false;
   }
   plan.exchange = GruExchange::Cluster;
   plan.blocks = 2 << kind;
   plan.rows = rows_of_group(sizes, device.clusters[kind]);
   return true;
+}
+
+bool block(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
+  plan.exchange = GruExchange::Block;
+  plan.blocks = 1;
+  plan.rows =
+      rows_of_group(sizes, device.multiprocessors * (sizes.hidden <= kWarpHidden         ? kWarpBlocks
+                                                     : sizes.hidden <= kSmallBlockHidden ? kSmallBlocks
+                                                                                         : 1));
+  return true;
+}
+
+bool block_or_cluster(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
+  const int64_t hidden = sizes.hidden;
+  const bool fma = plan.math == GruMath::Fma;
+  if (hidden <= kBlockHidden) {
+    return plan.math == GruMath::MmaTf32 && hidden > kSmallBlockHidden ? cluster(sizes, device, 0, plan)
+                                                                       : block(sizes, device, plan);
+  }
+  if (hidden <= kClusterHidden) {
+    if (!cluster(sizes, device, 2, plan)) {
+      return false;
+    }
+    // Twice the groups, where that leaves one tile of rows and not two.
+    if (!fma && plan.rows > kMmaTile) {
+      (void)cluster(sizes, device, 1, plan);
+    }
+    return true;
+  }
+  if (hidden > (plan.math == GruMath::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden)) {
+    return false;
+  }
+  const bool sixteen = cluster(sizes, device, 3, plan);
+  if (plan.math == GruMath::Mma && hidden <= kClusterOf16Hidden && (!sixteen || plan.rows > kMmaTile)) {
+    return cluster(sizes, device, 2, plan);
+  }
+  return sixteen;
 }
 
 bool grid(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
@@ -208,15 +242,21 @@ GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device) {
   }
   plan = {};
   plan.route = GruRoute::Recurrence;
-  plan.math = sizes.sixteen_bits ? GruMath::Mma : GruMath::Fma;
+  plan.math = GruMath::Fma;
   const char* reason = plan_recurrence(sizes, device, plan);
-  // Several rows in a group: try TF32, and keep fp32 if that has a kernel and TF32 has not.
-  if (!sizes.sixteen_bits && sizes.tf32_allowed && (reason != nullptr || plan.rows >= kTf32FromRows)) {
-    GruPlan with_tf32 = plan;
-    with_tf32.math = GruMath::MmaTf32;
-    if (plan_recurrence(sizes, device, with_tf32) == nullptr) {
-      plan = with_tf32;
-      reason = nullptr;
+  const bool on_grid = plan.exchange == GruExchange::Grid;
+  // 16 bits: over the whole GPU there are tensor cores alone.
+  const bool must = sizes.sixteen_bits && (reason != nullptr || on_grid);
+  const int from = sizes.sixteen_bits ? kMmaFromRows[hidden_class(sizes.hidden)]
+                   : on_grid          ? kGridTf32FromRows
+                                      : kTf32FromRows[hidden_class(sizes.hidden)];
+  if (must || ((sizes.sixteen_bits || sizes.tf32_allowed) && (reason != nullptr || plan.rows >= from))) {
+    GruPlan with_mma = plan;
+    with_mma.math = sizes.sixteen_bits ? GruMath::Mma : GruMath::MmaTf32;
+    const char* const reason_of_mma = plan_recurrence(sizes, device, with_mma);
+    if (must || reason_of_mma == nullptr) {  // fp32 keeps what it has if TF32 has nothing
+      plan = with_mma;
+      reason = reason_of_mma;
     }
   }
   if (reason != nullptr) {

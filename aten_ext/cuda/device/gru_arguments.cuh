@@ -7,8 +7,8 @@
 //   n = tanh(x_n + b_in + r * (W_hn h + b_hn))     h' = n + z * (h - n)
 //
 // (Cho et al. 2014, arXiv:1406.1078, with the bias inside the reset gate's product, as cuDNN and PyTorch have
-// it.) Everything in fp32, with the library's own exp, tanh and division: the fast ones are further from the
-// truth than upstream is.
+// it.) Everything in fp32, here with the library's own exp, tanh and division; gru_gates.cuh has shorter ones
+// for kernels that wait for them in each step.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,7 +40,6 @@ struct GruArguments {
   int blocks;
   int units;           // hidden units of a block; blocks * units >= hidden
   int shared_vectors;  // FMA only: vectors of 128 columns of W_hh that are kept in shared memory
-  int k_splits;        // mma only: parts of a row of W_hh, each another warp's
   // Exchange through global memory only: [2, directions, batch, words], zero; a word is 32 bits of a row of
   // the state and the number of the step.
   uint64_t* words;

@@ -5,8 +5,8 @@
 // of each unit, with four sums (W_hn h stays apart from W_in x, because r multiplies only the former). Its
 // eight warps take every eighth chunk of 64 bytes of the rows of W_ih and then W_hh; kBatch chunks of a warp
 // are loaded before the first is used, 16 bytes a lane. The order of columns within a product is free as long
-// as A and B agree: lane t of four has 16 neighbouring bytes of each 64 (gru_mma.cuh). Parts of the sums meet
-// in shared memory in a fixed order: the same input gives the same bits.
+// as A and B agree: lane t of four has 16 neighbouring bytes of each 64 (gru_cluster_mma.cuh). Parts of the
+// sums meet in shared memory in a fixed order: the same input gives the same bits.
 //
 // Bytes: 3 * H * (I + H) * sizeof(T) of weights, once for each 16 * kTiles rows; I = H = 512 in 16 bits
 // is 3.1 MB, 0.75 us at 4.2 TB/s, a launch alone 0.9. Measured on an H200 with weights that are not in the
@@ -21,7 +21,7 @@
 #include <type_traits>
 
 #include "cuda/device/gru_arguments.cuh"
-#include "cuda/device/gru_mma.cuh"
+#include "cuda/device/gru_operands.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/gru_cell.h"
 

@@ -1,40 +1,23 @@
-// How the blocks that share a GRU layer's hidden state hand it round between steps.
+// How blocks all over the GPU that share a GRU layer's hidden state hand it round between steps. (Of a
+// cluster: gru_slice.cuh.)
 //
-//   BlockExchange    one block has all of it: __syncthreads.
-//   ClusterExchange  a thread-block cluster (sm_90): each block writes its slice into the shared memory of
-//   all, which
-//                    is double-buffered, and one cluster barrier separates steps. Writing to the buffer of
-//                    step t + 1 cannot overtake a read of it in step t - 1, for the barrier of step t - 1
-//                    lies between.
-//   GridExchange     any number of co-resident blocks: slices go to global memory in words that carry the
-//   number of
-//                    their step, and each block reads the whole state into its shared memory, each word again
-//                    until its number is right. No barrier: a store on its way to the L2 and a load back,
-//                    instead of stores, a counter that waits for them, a flag and loads (0.93 us for a
-//                    barrier over 132 blocks, and then the loads). The price is twice the bytes. Two buffers
-//                    are enough: a block that has all of step t has the slice of each other block, which that
-//                    block wrote after it had read all of step t - 1; so overwriting step t - 1 with t + 1
-//                    takes nothing from anyone.
+// Any number of co-resident blocks: slices go to global memory in words that carry the number of their step,
+// and each block reads the whole state into its shared memory, each word again until its number is right. No
+// barrier: a store on its way to the L2 and a load back, instead of stores, a counter that waits for them, a
+// flag and loads (0.93 us for a barrier over 132 blocks, and then the loads). The price is twice the bytes.
+// Two buffers are enough: a block that has all of step t has the slice of each other block, which that block
+// wrote after it had read all of step t - 1; so overwriting step t - 1 with t + 1 takes nothing from anyone.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "cuda/device/cluster.cuh"
 #include "cuda/device/flagged.cuh"
 
 namespace aten_ext::cuda {
 
-struct BlockExchange {
-  static constexpr int kBuffers = 2;
-};
-struct ClusterExchange {
-  static constexpr int kBuffers = 2;
-};
-struct GridExchange {
-  static constexpr int kBuffers = 1;
-};
+struct GridExchange {};
 
 // A cooperative launch has all blocks running, so a wait is short; a wait that never ends would be a bug of
 // ours, and is an error of the launch instead of a hang. Polls, not time: a debugger may stop the device for

@@ -1,5 +1,5 @@
-// The recurrence of a GRU layer in fp32: one launch for all steps, W_hh in registers, plain fused
-// multiply-adds.
+// The recurrence of a GRU layer in fp32 over the whole GPU: one launch for all steps, W_hh in registers,
+// plain fused multiply-adds.
 //
 // A team of kTeam lanes (a warp or half of one) owns kUnits hidden units: of W_hh the 3 * kUnits rows, of
 // which lane l of the team holds the columns 4 * kTeam * j + 4 l + {0..3}, vector j = 0, 1, ... The first
@@ -11,15 +11,7 @@
 // Adding up. P = kUnits * kRows units with three sums each lie as partial sums in the lanes of the team. In
 // each round a lane hands half of its sums to the lane `width` away and takes that one's part of the other
 // half, so that P triples in a warp cost 3 (P - 1) + 3 (5 - log2 P) shuffles instead of 15 P: 18 instead of
-// 60 for P = 4. Afterwards kTeam / P lanes have the same triple, all compute the same unit, and share the
-// stores to the other blocks.
-//
-// Budget of a step on an H200 (1.755 GHz; derived, not measured on hardware yet), H = 512, one row, 16 blocks
-// of 8 warps with kUnits = 4: weights 48 K of each block in registers, none read. FMAs 48 K / 128 lanes = 384
-// cycles = 0.22 us a row; reads of h 8 warps * 2 KB / 128 B = 128 cycles, shuffles 8 * 18 = 144 issue cycles
-// (5 rounds of about 25 cycles in each warp), gates about 150 cycles; stores to 16 blocks and the cluster
-// barrier 0.24 us measured alone. Sum about 0.8 us; a first probe of this scheme with 15 P shuffles
-// took 1.53.
+// 60 for P = 4. Afterwards kTeam / P lanes have the same triple, and all compute the same unit.
 //
 // Registers (ptxas, sm_90a): weights never leave them. Shapes with 192 weights a thread and the exchange
 // through global memory, or with 96 in 512 threads, keep a few addresses in local memory, read once a step.
@@ -30,40 +22,13 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "cuda/device/gru_add_up.cuh"
 #include "cuda/device/gru_arguments.cuh"
 #include "cuda/device/gru_exchange.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
 
 namespace aten_ext::cuda {
-
-// Add up `value` over the team: afterwards value[0] of its lane l is the sum of pair l / (kTeam / kPairs).
-template <int kTeam, int kPairs>
-__device__ __forceinline__ void gru_add_up(float (&value)[kPairs][3], int lane) {
-  static_assert((kPairs & (kPairs - 1)) == 0 && kPairs <= kTeam, "a power of two");
-#pragma unroll
-  for (int width = kTeam / 2, pairs = kPairs; width > 0; width /= 2, pairs /= 2) {
-    if (pairs > 1) {
-      const bool upper = (lane & width) != 0;
-#pragma unroll
-      for (int i = 0; i < kPairs / 2; ++i) {
-        if (i < pairs / 2) {
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
-            const float low = value[i][gate];
-            const float high = value[i + pairs / 2][gate];
-            value[i][gate] = (upper ? high : low) + __shfl_xor_sync(0xffffffff, upper ? low : high, width);
-          }
-        }
-      }
-    } else {
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        value[0][gate] += __shfl_xor_sync(0xffffffff, value[0][gate], width);
-      }
-    }
-  }
-}
 
 __device__ __forceinline__ float gru_multiply_add(const float4& w, const float4& h, float sum) {
   return fmaf(w.w, h.w, fmaf(w.z, h.z, fmaf(w.y, h.y, fmaf(w.x, h.x, sum))));
@@ -102,7 +67,7 @@ struct GruFmaShape {
   template <typename Exchange>
   static constexpr size_t shared_bytes(int hidden, int rows_of_group, int warps, int shared_vectors) {
     const size_t padded_rows = static_cast<size_t>(rows_of_group + kRows - 1) / kRows * kRows;
-    return Exchange::kBuffers * padded_rows * columns(hidden) * sizeof(float) +
+    return padded_rows * columns(hidden) * sizeof(float) +
            static_cast<size_t>(shared_vectors) * warps * kUnits * 3 * 32 * sizeof(float4);
   }
 };
@@ -115,8 +80,6 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
   constexpr int kColumns = Shape::kColumns;
   constexpr int kPairs = kUnits * kRows;
   constexpr int kLanes = Shape::kTeam / kPairs;  // that have the same unit in the end
-  constexpr bool kInCluster = std::is_same_v<Exchange, ClusterExchange>;
-  constexpr bool kInGrid = std::is_same_v<Exchange, GridExchange>;
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int in_team = lane % Shape::kTeam;
@@ -127,13 +90,12 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
   const int hidden = a.hidden;
   const int columns = Shape::columns(hidden);
   const int padded_rows = (a.rows + kRows - 1) / kRows * kRows;
-  float* const buffers = dynamic_shared<float>();  // [kBuffers, padded_rows, columns]
+  float* const buffers = dynamic_shared<float>();  // [padded_rows, columns]
   float4* const shared_weights =                   // [shared_vectors, kUnits * 3, warps, 32]
-      reinterpret_cast<float4*>(buffers + Exchange::kBuffers * padded_rows * columns);
+      reinterpret_cast<float4*>(buffers + padded_rows * columns);
 
   // Zero, also where no unit ever writes: the weights there are zero, and zero times NaN is not.
-  for (int i = static_cast<int>(threadIdx.x); i < Exchange::kBuffers * padded_rows * columns;
-       i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < padded_rows * columns; i += static_cast<int>(blockDim.x)) {
     const int row = i / columns;
     const int column = i % columns;
     const bool given = row < place.rows && column < hidden;
@@ -163,13 +125,11 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
       }
     }
   }
-  if constexpr (kInGrid) {
-    for (int j = 0; j < a.shared_vectors; ++j) {
+  for (int j = 0; j < a.shared_vectors; ++j) {
 #pragma unroll
-      for (int i = 0; i < kUnits * 3; ++i) {
-        shared_weights[((j * kUnits * 3 + i) * warps + warp) * 32 + lane] = gru_load_weights(
-            weight_row(i / 3, i % 3), (kVectors + j) * kColumns + 4 * in_team, hidden, vectors);
-      }
+    for (int i = 0; i < kUnits * 3; ++i) {
+      shared_weights[((j * kUnits * 3 + i) * warps + warp) * 32 + lane] = gru_load_weights(
+          weight_row(i / 3, i % 3), (kVectors + j) * kColumns + 4 * in_team, hidden, vectors);
     }
   }
 
@@ -203,10 +163,6 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
   GruInput input = load_input(0, row_of_pair);
 
   __syncthreads();
-  if constexpr (kInCluster) {  // no block writes into another before that one has begun and filled its memory
-    cluster_arrive();
-    cluster_wait();
-  }
 
   const int directions = static_cast<int>(gridDim.x) / (a.groups * a.blocks);
   const auto words_of_row = [&](int64_t step, int row) {
@@ -216,8 +172,7 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
 
   for (int64_t step = 0; step < a.steps; ++step) {
     const bool last = step + 1 == a.steps;
-    const float* const h = buffers + (Exchange::kBuffers == 2 ? (step & 1) * padded_rows * columns : 0);
-    float* const next_h = buffers + (Exchange::kBuffers == 2 ? ((step + 1) & 1) * padded_rows * columns : 0);
+    const float* const h = buffers;
     const int64_t time = gru_time(a, place.direction, step);
 
     for (int row0 = 0; row0 < place.rows; row0 += kRows) {
@@ -245,18 +200,15 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
           add(j, [&](int i) { return weights[j][i / 3][i % 3]; });
         }
       }
-      if constexpr (kInGrid) {
-        int j = kVectors;
-        for (; j < min(all_vectors, kVectors + a.shared_vectors); ++j) {
-          const float4* const from =
-              shared_weights + ((j - kVectors) * kUnits * 3 * warps + warp) * 32 + lane;
-          add(j, [&](int i) { return from[i * warps * 32]; });
-        }
-        for (; j < all_vectors; ++j) {
-          add(j, [&](int i) {
-            return gru_load_weights(weight_row(i / 3, i % 3), j * kColumns + 4 * in_team, hidden, vectors);
-          });
-        }
+      int j = kVectors;
+      for (; j < min(all_vectors, kVectors + a.shared_vectors); ++j) {
+        const float4* const from = shared_weights + ((j - kVectors) * kUnits * 3 * warps + warp) * 32 + lane;
+        add(j, [&](int i) { return from[i * warps * 32]; });
+      }
+      for (; j < all_vectors; ++j) {
+        add(j, [&](int i) {
+          return gru_load_weights(weight_row(i / 3, i % 3), j * kColumns + 4 * in_team, hidden, vectors);
+        });
       }
       gru_add_up<Shape::kTeam>(sums, lane);
 
@@ -273,19 +225,9 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
             static_cast<float*>(d.hy)[batch_row * hidden + unit] = value;
           }
         }
-        if (!last) {
-          if constexpr (kInCluster) {
-            for (int rank = member; rank < a.blocks; rank += kLanes) {
-              *map_shared(next_h + row * columns + unit, static_cast<uint32_t>(rank)) = value;
-            }
-          } else if (member == 0) {
-            if constexpr (kInGrid) {
-              store_flagged(words_of_row(step + 1, row) + unit, __float_as_uint(value),
-                            static_cast<uint32_t>(step + 1));
-            } else {
-              next_h[row * columns + unit] = value;
-            }
-          }
+        if (!last && member == 0) {
+          store_flagged(words_of_row(step + 1, row) + unit, __float_as_uint(value),
+                        static_cast<uint32_t>(step + 1));
         }
       }
     }
@@ -293,18 +235,10 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
       break;
     }
 
-    if constexpr (kInCluster) {
-      cluster_arrive();
-      cluster_wait();
-    } else if constexpr (kInGrid) {
-      __syncthreads();  // all of this block have read the state that is overwritten now
-      gru_receive(
-          words_of_row(step + 1, 0), place.rows, hidden, static_cast<uint32_t>(step + 1),
-          [&](int row, int at, uint32_t data) { next_h[row * columns + at] = __uint_as_float(data); });
-      __syncthreads();
-    } else {
-      __syncthreads();
-    }
+    __syncthreads();  // all of this block have read the state that is overwritten now
+    gru_receive(words_of_row(step + 1, 0), place.rows, hidden, static_cast<uint32_t>(step + 1),
+                [&](int row, int at, uint32_t data) { buffers[row * columns + at] = __uint_as_float(data); });
+    __syncthreads();
   }
 }
 

@@ -22,7 +22,7 @@
 #include <type_traits>
 
 #include "cuda/device/gru_grid.cuh"
-#include "cuda/device/gru_mma.cuh"
+#include "cuda/device/gru_operands.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/shared.cuh"
 
