@@ -224,8 +224,8 @@ def test_policy_edges(fixed: dict[str, Any], name: str, last: int, first: int) -
 
 
 def test_tf32_decides_too() -> None:
-    large = {"batch": 48, "hidden": 512, "inputs": 1024}
-    step = {"steps": 1, "hidden": 512, "inputs": 512}
+    large: dict[str, Any] = {"batch": 48, "hidden": 512, "inputs": 1024}
+    step: dict[str, Any] = {"steps": 1, "hidden": 512, "inputs": 512}
     with tf32_allowed(True):
         assert ask_layer(**large) == "large projection that upstream may do in TF32"
         assert ask_layer(**large | {"batch": 47}) == ""
@@ -394,6 +394,20 @@ def compare_layers(
             theirs = gru(x, state)
         aten_ext.reset_counts()
         ours = gru(x, state)
+        reason = ask_layer(
+            steps=steps,
+            batch=batch,
+            inputs=inputs,
+            hidden=hidden,
+            layers=layers,
+            bidirectional=bidirectional,
+            bias=bias,
+            batch_first=batch_first,
+            dtype=dtype,
+        )
+        if reason:  # what the policy leaves to upstream
+            assert dict(aten_ext.counts("CUDA")["_cudnn_rnn"].declined) == {reason: 1}
+            return
         assert_ran("_cudnn_rnn")
         exact = gru.double()(x.double(), None if state is None else state.double())
     for mine, upstreams, truth in zip(ours, theirs, exact, strict=True):
@@ -431,6 +445,12 @@ def test_layers_match_upstream(allow_tf32: bool, **case: Any) -> None:
     [
         (1, 1, 256, 512, False),
         (1, 32, 1280, 512, False),
+        (1, 64, 512, 512, False),
+        (2, 4, 256, 640, False),
+        (4, 3, 40, 100, True),
+        (64, 4, 300, 700, True),
+        (64, 64, 512, 1024, False),
+        (20, 16, 64, 2048, False),
         (50, 1, 256, 512, False),
         (50, 32, 256, 512, True),
         (64, 1, 1024, 1024, False),
@@ -570,9 +590,12 @@ def test_same_bits_every_time() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-    ("batch", "inputs", "hidden"), [(1, 512, 512), (3, 5, 7), (8, 1024, 1024), (2, 100, 333)]
+    ("batch", "inputs", "hidden"),
+    [(1, 512, 512), (3, 5, 7), (8, 512, 512), (4, 1024, 1024), (2, 100, 333), (16, 128, 256), (40, 72, 64)],
 )
 def test_cell_matches_upstream(dtype: torch.dtype, bias: bool, batch: int, inputs: int, hidden: int) -> None:
+    if dtype == torch.float32:
+        batch = min(batch, 8)  # more are upstream's
     torch.manual_seed(0)
     cell = torch.nn.GRUCell(inputs, hidden, bias=bias).to("cuda", dtype)
     x, h = (

@@ -207,6 +207,18 @@ def test_weights_beyond_registers(ops: Any) -> None:
     check_recurrence(ops, torch.float32, [FMA, GRID, 128, 3], hidden=1400, batch=3, steps=2)
 
 
+@pytest.mark.parametrize(("math", "blocks"), [(FMA, 13), (FMA, 7), (MMA, 7), (TF32, 7)])
+@pytest.mark.parametrize("rows", [2, 5, 17, 32])
+def test_rows_over_the_whole_gpu(ops: Any, math: int, blocks: int, rows: int) -> None:
+    """From one row a warp to two turns of two; blocks of 8 and of 16 units; warps without columns."""
+    for dtype in dtypes_of(math):
+        check_recurrence(ops, dtype, [math, GRID, blocks, rows], hidden=100, batch=rows, steps=4)
+
+
+def test_sixteen_bits_beyond_1024(ops: Any) -> None:
+    check_recurrence(ops, torch.bfloat16, [MMA, GRID, 65, 1], hidden=1031, batch=1, steps=3)
+
+
 def test_nan_stays_in_its_row(ops: Any) -> None:
     """Rows of a batch share products; what one of them holds must not reach another."""
     for math, dtype in ((FMA, torch.float32), (MMA, torch.float16), (TF32, torch.float32)):
@@ -292,6 +304,8 @@ def test_layers(
     ops: Any, tf32: None, dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int
 ) -> None:
     layers, bidirectional, bias, batch_first = STACKS[(steps + batch // 3 + hidden) % 3]
+    if steps == 1 and dtype == torch.float32:
+        batch = min(batch, 8)  # more are upstream's
     check_gru(
         steps=steps,
         batch=batch,
@@ -309,7 +323,7 @@ def test_layers(
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("steps", [1, 3, 5])
 def test_layouts_of_the_input(ops: Any, tf32: None, layout: str, batch_first: bool, steps: int) -> None:
-    for batch in (2, 11):
+    for batch in (2, 8):
         check_gru(steps=steps, batch=batch, inputs=6, hidden=10, batch_first=batch_first, layout=layout)
 
 
@@ -362,12 +376,12 @@ def test_cell_of_many_rows(
     assert (hy.double() - exact).abs().max() < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("batch", "inputs"), [(16, 64), (70, 72)])
+@pytest.mark.parametrize(("batch", "inputs"), [(16, 64), (48, 72)])
 def test_step_in_tf32(ops: Any, batch: int, inputs: int) -> None:
     torch.manual_seed(0)
-    gru = torch.nn.GRU(inputs, 256).requires_grad_(False)
-    x, h = torch.randn(1, batch, inputs), torch.randn(1, batch, 256)
-    arguments = (3, 256, 0, 1, False, 0.0, False, False, [], None)
+    gru = torch.nn.GRU(inputs, 512).requires_grad_(False)
+    x, h = torch.randn(1, batch, inputs), torch.randn(1, batch, 512)
+    arguments = (3, 512, 0, 1, False, 0.0, False, False, [], None)
     y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, gru._flat_weights, 4, None, h, None, *arguments)
     exact, _ = gru.double()(x.double(), h.double())
     assert (y.double() - exact).abs().max() < TF32_TOLERANCE and torch.equal(y, hy)
@@ -469,12 +483,13 @@ LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer
         # One step, whose weights are 256 * 384: fp32, TF32, 16 bits.
         ({"steps": 1, "batch": 8}, ("step", 0, 0, 0, 0)),
         ({"steps": 1, "batch": 9}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 15, "tf32": True}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 16, "tf32": True}, ("step", 0, 0, 0, 0)),
-        ({"steps": 1, "batch": 345, "tf32": True}, ("step", 0, 0, 0, 0)),
-        ({"steps": 1, "batch": 346, "tf32": True}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 16, "tf32": True, "inputs": 127}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 248}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 15, "tf32": True, "hidden": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 17, "tf32": True, "hidden": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 96, "tf32": True, "hidden": 512}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 112, "tf32": True, "hidden": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 127}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 504}, (LARGE_STEP,)),
         ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1440}, ("step", 0, 0, 0, 0)),
         ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1448}, (LARGE_STEP,)),
         ({"steps": 1, "batch": 691, "sixteen": True}, ("step", 0, 0, 0, 0)),

@@ -25,10 +25,10 @@ constexpr double kStepProducts = 34e6;
 constexpr double kStepProductsOfFewWeights = 68e6;
 // A cell's upstream is faster than a layer's.
 constexpr double kCellProducts = 34e6;
-// TF32, where cuDNN uses it too (from 16 rows on): 16 rows of H = 512 13.4 -> 6.9, 32 rows of I = 1280 14.1
-// -> 11.3, 64 rows 10.5 -> 9.1, 128 rows 12.4 -> 12.2; at H = 1024 16 rows 13 -> 13.
-constexpr int64_t kTf32StepRows = 16;
-constexpr int64_t kTf32StepHidden = 256;
+// TF32, where cuDNN was seen to use it too (16, 32 and 64 rows of H = 512, not 8 or 9): 16 rows 13.4 -> 6.9,
+// 32 rows of I = 1280 14.1 -> 11.3, 64 rows 10.5 -> 9.1, 128 rows 12.4 -> 12.2; at H = 1024 16 rows 13 -> 13.
+constexpr int64_t kTf32StepRows = 16;  // a multiple of it
+constexpr int64_t kTf32StepHidden = 512;
 constexpr int64_t kTf32StepMultiple = 8;  // of input and hidden
 constexpr double kTf32StepProducts = 34e6;
 constexpr double kTf32StepWeights = 1e6;
@@ -211,7 +211,7 @@ bool plan_steps(const GruSizes& sizes, GruPlan& plan) {
     return one || products <= kFmaStepsProducts;
   }
   plan.tf32 = true;
-  return one && sizes.tf32_allowed && sizes.batch >= kTf32StepRows && sizes.hidden >= kTf32StepHidden &&
+  return one && sizes.tf32_allowed && sizes.batch % kTf32StepRows == 0 && sizes.hidden >= kTf32StepHidden &&
          sizes.hidden % kTf32StepMultiple == 0 && sizes.input % kTf32StepMultiple == 0 &&
          products <= kTf32StepProducts && weights <= kTf32StepWeights;
 }
