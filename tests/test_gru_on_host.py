@@ -475,6 +475,7 @@ def plan(
 
 NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for the hidden size"
 LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer"
+PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
 
 
 @pytest.mark.parametrize(
@@ -544,6 +545,16 @@ LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer
         ({"batch": 113, "hidden": 512}, (LARGE_BATCH,)),
         ({"sixteen": True, "batch": 480, "hidden": 512}, ("recurrence", MMA, CLUSTER, 8, 32)),
         ({"sixteen": True, "batch": 481, "hidden": 512}, (LARGE_BATCH,)),
+        # cuDNN's persistent kernel.
+        ({"hidden": 64}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 65}, (PERSISTENT,)),
+        ({"hidden": 65, "sixteen": True, "batch": 16}, (PERSISTENT,)),
+        ({"hidden": 96, "directions": 2, "batch": 8}, (PERSISTENT,)),
+        ({"hidden": 97}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "batch": 17}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "directions": 2, "batch": 9}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "steps": 33}, (PERSISTENT,)),
+        ({"hidden": 96, "steps": 32}, ("recurrence", FMA, BLOCK, 1, 1)),
         # Small blocks share an SM.
         ({"batch": 12 * 132, "hidden": 32}, ("recurrence", FMA, BLOCK, 1, 1)),
         ({"batch": 12 * 132 + 1, "hidden": 32}, ("recurrence", FMA, BLOCK, 1, 2)),

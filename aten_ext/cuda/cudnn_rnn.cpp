@@ -37,6 +37,7 @@ GruSizes gru_sizes(const at::Tensor& input, int64_t hidden, int64_t layers, bool
                    bool bidirectional) {
   GruSizes sizes{};
   sizes.sixteen_bits = input.scalar_type() != at::kFloat;
+  sizes.bfloat16 = input.scalar_type() == at::kBFloat16;
   sizes.tf32_allowed = at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
   sizes.steps = input.size(batch_first ? 1 : 0);
   sizes.batch = input.size(batch_first ? 0 : 1);

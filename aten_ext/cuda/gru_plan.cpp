@@ -63,6 +63,7 @@ constexpr int64_t kGridFmaHidden = 1024;
 // Rows of a group. Multiply-adds: each costs as much as the first, less the exchange. Tensor cores: 8 cost as
 // much as one.
 constexpr int kFmaRows = 16;
+constexpr int kSmallFmaRows = 8;  // where blocks share an SM
 constexpr int kMmaRows = 32;
 constexpr int kMmaTile = 8;
 // From how many rows of a group with multiply-adds tensor cores are faster: H up to 64, 128, 256, 512. In
@@ -70,6 +71,11 @@ constexpr int kMmaTile = 8;
 constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
 constexpr int kTf32FromRows[4] = {5, 3, 2, 2};
 constexpr int kGridTf32FromRows = 5;
+// Long sequences of few rows just above H = 64, fp32 and fp16: cuDNN's persistent kernel takes 0.49 us a
+// step, six warps here 0.50 (at H = 64 0.48 and four warps 0.34; from 64 rows at H = 65 0.64).
+constexpr int64_t kPersistentHidden = 96;
+constexpr int64_t kPersistentRows = 16;
+constexpr int64_t kPersistentSteps = 32;
 // Over the whole GPU: rows of a group, H up to 1024 and beyond. us a step on an H200, upstream -> ours: 64
 // rows (two groups) of H = 1024 7.6 -> 4.5 in 16 bits, 17.8 -> 6.0 in TF32; 16 rows of H = 2048 in 16
 // bits 9.8 -> 4.7, 32 rows 9.7.
@@ -186,7 +192,9 @@ const char* plan_recurrence(const GruSizes& sizes, const GruDevice& device, GruP
   }
   const int64_t most = plan.exchange == GruExchange::Grid
                            ? kGridRows[sizes.hidden > 1024][static_cast<int>(plan.math)]
-                           : (plan.math == GruMath::Fma ? kFmaRows : kMmaRows);
+                       : plan.math != GruMath::Fma         ? kMmaRows
+                       : sizes.hidden <= kSmallBlockHidden ? kSmallFmaRows
+                                                           : kFmaRows;
   if (plan.exchange == GruExchange::Grid && sizes.steps < kGridSteps[sizes.hidden > 1024]) {
     return "few steps of a large layer";
   }
@@ -239,6 +247,10 @@ GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device) {
   }
   if (sizes.steps == 1) {
     return upstream("one step of a large batch");
+  }
+  if (!sizes.bfloat16 && sizes.hidden > kSmallBlockHidden && sizes.hidden <= kPersistentHidden &&
+      sizes.batch * sizes.directions <= kPersistentRows && sizes.steps > kPersistentSteps) {
+    return upstream("long sequence of a layer that cuDNN keeps on the chip");
   }
   plan = {};
   plan.route = GruRoute::Recurrence;

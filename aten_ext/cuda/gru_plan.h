@@ -16,7 +16,8 @@ enum class GruMath : uint8_t { Fma, Mma, MmaTf32 };
 enum class GruExchange : uint8_t { Block, Cluster, Grid };
 
 struct GruSizes {
-  bool sixteen_bits;                    // fp16 or bf16; otherwise fp32
+  bool sixteen_bits;  // fp16 or bf16; otherwise fp32
+  bool bfloat16;
   bool tf32_allowed;                    // torch.backends.cudnn.allow_tf32
   int64_t steps, batch, input, hidden;  // input: of the layer with the most features
   int directions;

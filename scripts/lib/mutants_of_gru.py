@@ -36,6 +36,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_TEST}::test_policy_edges",),
     ),
     (
+        "gru: small layers that cuDNN keeps on the chip are taken",
+        _PLAN,
+        "if (!sizes.bfloat16 && sizes.hidden > kSmallBlockHidden",
+        "if (false && sizes.hidden > kSmallBlockHidden",
+        _DECLINES,
+    ),
+    (
+        "gru: two tiles of rows where the GPU has clusters for one",
+        _PLAN,
+        "if (!fma && plan.rows > kMmaTile) {",
+        "if (false) {",
+        (f"{_TEST}::test_policy_edges",),
+    ),
+    (
         "gru: a large projection is done in fp32",
         _PLAN,
         "&& projection > kProjectionFlops) {",

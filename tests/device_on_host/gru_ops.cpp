@@ -23,8 +23,9 @@ std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool
                     static_cast<int>(device[1]),
                     {static_cast<int>(device[2]), static_cast<int>(device[3]), static_cast<int>(device[4]),
                      static_cast<int>(device[5])}};
-  const GruPlan p =
-      plan_gru({sixteen_bits, tf32_allowed, steps, batch, input, hidden, static_cast<int>(directions)}, d);
+  const GruPlan p = plan_gru({sixteen_bits, /*bfloat16=*/false, tf32_allowed, steps, batch, input, hidden,
+                              static_cast<int>(directions)},
+                             d);
   return {p.reason == nullptr ? "" : p.reason,
           {static_cast<int64_t>(p.route), static_cast<int64_t>(p.math), static_cast<int64_t>(p.exchange),
            p.blocks, p.rows},
