@@ -211,7 +211,7 @@ def test_weights_beyond_registers(ops: Any) -> None:
 @pytest.mark.parametrize("rows", [2, 5, 17, 32])
 def test_rows_over_the_whole_gpu(ops: Any, math: int, blocks: int, rows: int) -> None:
     """From one row a warp to two turns of two; blocks of 8 and of 16 units; warps without columns."""
-    for dtype in dtypes_of(math):
+    for dtype in dtypes_of(math, GRID):
         check_recurrence(ops, dtype, [math, GRID, blocks, rows], hidden=100, batch=rows, steps=4)
 
 
