@@ -258,6 +258,7 @@ cudaError_t query_recurrence_device(RecurrenceDevice& device) {
   for (int i = 0; i < 4 && error == cudaSuccess && device.compute_major >= 9; ++i) {
     RecurrenceParams p{};
     p.exchange = RecurrenceExchange::Cluster;
+    p.math = RecurrenceMath::MmaTf32;  // which has a kernel for clusters of each size
     p.blocks = 2 << i;
     p.rows = p.batch = p.directions = 1;
     p.hidden = p.blocks == 2 ? 128 : 256;

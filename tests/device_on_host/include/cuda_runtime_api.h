@@ -79,6 +79,9 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCapt
 
 template <typename... Parameters>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+  if (kernel == nullptr) {
+    return cudaErrorInvalidDeviceFunction;
+  }
   const bool fits = attribute != cudaFuncAttributeMaxDynamicSharedMemorySize ||
                     value <= device_on_host::device().shared_bytes_per_block;
   if (!fits) {
