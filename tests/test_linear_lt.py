@@ -30,13 +30,23 @@ def bias_of(n: int = 16, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("m", [65, 4096])
+@pytest.mark.parametrize("m", [65, 127])
 def test_takes(dtype: torch.dtype, m: int) -> None:
     """Rows or columns contiguous, in any alignment and with any distance between them; any alpha."""
     for mat1 in (meta(m, 33), meta(m, 40)[:, 1:34], meta(33, m).t()):
         for mat2 in (meta(17, 33).t(), meta(33, 17), meta(33, 20)[:, 2:19]):
             args = (bias_of(17, dtype), mat1.to(dtype), mat2.to(dtype))
             assert all_routes(*args, alpha=0.5) == {""}
+
+
+@pytest.mark.parametrize("m", [127, 128, 4096])
+def test_small_float32_weights(m: int) -> None:
+    """Of many rows they are upstream's; on both sides of the edge."""
+    small = {""} if m < 128 else {"many rows, and a small float32 weight"}
+    assert all_routes(meta(255), meta(m, 256), meta(255, 256).t()) == small
+    assert all_routes(meta(256), meta(m, 256), meta(256, 256).t()) == {""}
+    half = [t.half() for t in (meta(16), meta(m, 32), meta(16, 32))]
+    assert all_routes(half[0], half[1], half[2].t()) == {""}
 
 
 def test_takes_few_rows_that_the_kernel_does_not() -> None:
