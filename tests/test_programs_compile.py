@@ -14,7 +14,17 @@ from torch import Tensor
 
 import aten_ext
 from programs.cases import Case, by_name, each
-from programs.routes import ANY, EAGER, GENERATED, UNCOUNTED, check, eager_route, is_exact, is_registered
+from programs.routes import (
+    ANY,
+    EAGER,
+    GENERATED,
+    UNCOUNTED,
+    check,
+    eager_route,
+    is_exact,
+    is_registered,
+    without_cudnn_tf32,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -200,6 +210,7 @@ def _captured(case: Case, arguments: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 @pytest.mark.gpu
 @each()
+@without_cudnn_tf32()
 def test_graph_replays(case: Case) -> None:
     """A thousand replays with changed inputs, the same after each as replays of upstream's own capture."""
     plain = eager_route(case, "cuda")

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 import aten_ext
 from programs.cases import Case, each
-from programs.routes import asked, eager_route, is_exact
+from programs.routes import asked, eager_route, is_exact, without_cudnn_tf32
 from programs.workers import StepsOfAWorker, call_case, call_into_queue
 from torch_databases.comparison import differences
 
@@ -50,6 +50,7 @@ def _upstream(case: Case) -> list[torch.Tensor]:
 
 
 @each()
+@without_cudnn_tf32()
 def test_threads(case: Case, device: str) -> None:
     """Many threads at once: every result as alone, and no call uncounted."""
     plain = eager_route(case, device)

@@ -232,7 +232,11 @@ bool is_small_cell(bool sixteen_bits, int64_t batch, int64_t input, int64_t hidd
                       : is_small_fma_step(batch, weights);
 }
 
-GruPlan plan_gru(const GruSizes& sizes, const GruDevice& device) {
+GruPlan plan_gru(const GruSizes& given, const GruDevice& device) {
+  GruSizes sizes = given;
+  // cuDNN's TF32 wants whole vectors of four; the rest it multiplies in fp32, so that TF32 would be far less
+  // accurate than upstream is.
+  sizes.tf32_allowed = given.tf32_allowed && given.hidden % 4 == 0 && given.input % 4 == 0;
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (sizes.steps > kMost / 256 || sizes.batch > kMost / 256 || sizes.hidden > kMost / 256 ||
       sizes.input > kMost / 256 || sizes.steps * sizes.batch > kMost) {

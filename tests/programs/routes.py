@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -83,12 +83,19 @@ def check(
     Returns:
         What it returned with overrides on.
     """
-    tf32 = torch.backends.cudnn.allow_tf32
+    with without_cudnn_tf32():
+        return _check(case, device, program, expect, calls, may_raise)
+
+
+@contextmanager
+def without_cudnn_tf32() -> Iterator[None]:
+    """Keep cuDNN from TF32, which is coarser than what elements are compared with."""
+    before = torch.backends.cudnn.allow_tf32
     torch._C._set_cudnn_allow_tf32(False)
     try:
-        return _check(case, device, program, expect, calls, may_raise)
+        yield
     finally:
-        torch._C._set_cudnn_allow_tf32(tf32)
+        torch._C._set_cudnn_allow_tf32(before)
 
 
 def _check(
