@@ -42,22 +42,6 @@ def all_mm_routes(mat1: Any, mat2: Any) -> set[str]:
 # ---- when, and when not ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_off_until_measured(name: str) -> None:
-    """A fresh start has all six off; a wildcard does not turn them on."""
-    aten_ext.disable()
-    aten_ext.enable()
-    args = (meta(8, 32), meta(16, 32).t())
-    if name.partition(".")[0] != "mm":
-        args = (meta(16), *args)
-    kwargs = {"out": meta(8, 16)} if name.endswith(".out") else {}
-    answer = explain(name, *args, key="CUDA", **kwargs)
-    assert (answer.route, answer.reason) == (
-        "upstream",
-        f"off until it is measured; aten_ext.enable({name!r}) turns it on",
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize(("m", "n", "k"), [(2, 16, 32), (64, 768, 2048)])
@@ -87,6 +71,9 @@ EDGES = [
     ((True, 64, 1024, 2048, True), (True, 64, 1032, 2048, True)),
     ((True, 33, 768, 2048, False), (True, 33, 768, 2040, False)),
     ((True, 64, 768, 3072, False), (True, 64, 768, 3080, False)),
+    ((False, 64, 3072, 768, True), (False, 64, 3072, 772, True)),  # float32 without a bias
+    ((False, 64, 4096, 4096, True), (False, 64, 4096, 4092, True)),
+    ((False, 32, 3072, 1024, True), (False, 33, 3072, 1024, True)),
 ]
 
 

@@ -81,7 +81,7 @@ const char* decline_few_rows(const LinearCall& call) {
 // Of what that kernel takes: where it was measured to be slower than upstream.
 bool is_faster_upstream(const LinearCall& call) {
   return upstream_multiplies_faster(call.m(), call.n(), call.k(), call.mat1.scalar_type() == at::kFloat,
-                                    is_transposed(call.mat2));
+                                    is_transposed(call.mat2), call.bias != nullptr);
 }
 
 #ifdef ATEN_EXT_WITH_CUDA
