@@ -199,7 +199,7 @@ with CallsCuda():
 
 
 @needs_gdb
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real driver")
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch needs the real libraries")
 def test_libraries_that_pretend(tmp_path: Path) -> None:
     """Launches named by their stubs, those past the runtime by the driver; bytes and directions of copies."""
     compiler = shutil.which("cc") or shutil.which("gcc")
