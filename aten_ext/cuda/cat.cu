@@ -28,6 +28,7 @@
 #include <type_traits>
 
 #include "cuda/device/division.cuh"
+#include "cuda/device/search.cuh"
 #include "cuda/device/sync.cuh"
 #include "cuda/device/window.cuh"
 #include "cuda/launch_sequence.cuh"
@@ -124,17 +125,7 @@ __device__ __forceinline__ int find_run(const Args& args, typename Args::Offset 
     return static_cast<int>(args.run(from).quotient);
   }
   const int part = static_cast<int>(from >> args.hint_shift);
-  int low = args.hint[part];
-  int high = args.hint[part + 1] + 1;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (args.begin[middle] <= at) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return find_last_begin(args.begin, at, args.hint[part], args.hint[part + 1] + 1);
 }
 
 // Where the run's byte for position `at` of row `row` is, and all that may be read around it.

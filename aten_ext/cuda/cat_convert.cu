@@ -22,6 +22,7 @@
 #include "cuda/cat.h"
 #include "cuda/device/convert.cuh"
 #include "cuda/device/division.cuh"
+#include "cuda/device/search.cuh"
 #include "cuda/device/sync.cuh"
 #include "cuda/launch_sequence.cuh"
 
@@ -102,17 +103,7 @@ __device__ __forceinline__ bool locate(const Args& args, typename Args::Index in
 
 template <typename Args>
 __device__ __forceinline__ int find_run(const Args& args, typename Args::Index at) {
-  int low = 0;
-  int high = args.count;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (args.begin[middle] <= at) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return find_last_begin(args.begin, at, 0, args.count);
 }
 
 // Element by element.

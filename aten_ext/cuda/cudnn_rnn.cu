@@ -42,20 +42,20 @@ int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-template <typename Shape, typename Exchange>
+template <typename Shape>
 Launch choose_fma_shape(const RecurrenceParams& p) {
   Launch launch;
   const int warps = divide_up(divide_up(p.hidden, p.blocks), Shape::kUnitsOfWarp);
   const int beyond = std::max(0, divide_up(p.hidden, Shape::kColumns) - Shape::kVectors);
-  if (warps * 32 > Shape::kThreads || (beyond > 0 && !std::is_same_v<Exchange, GridExchange>)) {
+  if (warps * 32 > Shape::kThreads) {
     return launch;
   }
-  const size_t without = Shape::template shared_bytes<Exchange>(p.hidden, p.rows, warps, 0);
-  const size_t one = Shape::template shared_bytes<Exchange>(p.hidden, p.rows, warps, 1) - without;
+  const size_t without = Shape::shared_bytes(p.hidden, p.rows, warps, 0);
+  const size_t one = Shape::shared_bytes(p.hidden, p.rows, warps, 1) - without;
   if (without > kMostSharedBytes) {
     return launch;
   }
-  launch.kernel = gru_fma_kernel<Shape, Exchange>;
+  launch.kernel = gru_fma_kernel<Shape>;
   launch.units = warps * Shape::kUnitsOfWarp;
   launch.threads = warps * 32;
   launch.shared_vectors = std::min(beyond, static_cast<int>((kMostSharedBytes - without) / one));
@@ -65,15 +65,11 @@ Launch choose_fma_shape(const RecurrenceParams& p) {
 
 // One row of the batch at a time, or several: they share the reads of weights that are not in registers, and
 // the sums over lanes.
-template <int threads, int team, int units, int vectors, int several, typename Exchange>
-Launch choose_fma_rows(const RecurrenceParams& p) {
-  return p.rows == 1 ? choose_fma_shape<GruFmaShape<threads, team, units, vectors, 1>, Exchange>(p)
-                     : choose_fma_shape<GruFmaShape<threads, team, units, vectors, several>, Exchange>(p);
-}
-
+//
+// W_hh does not fit into the registers: the rest in shared memory and in the L2.
 Launch choose_fma(const RecurrenceParams& p) {
-  // W_hh does not fit into the registers: the rest in shared memory and in the L2.
-  return choose_fma_rows<256, 32, 2, 8, 2, GridExchange>(p);
+  return p.rows == 1 ? choose_fma_shape<GruFmaShape<256, 32, 2, 8, 1>>(p)
+                     : choose_fma_shape<GruFmaShape<256, 32, 2, 8, 2>>(p);
 }
 
 // Over the whole GPU: the first kernel that takes the group's rows.

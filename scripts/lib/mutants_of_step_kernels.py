@@ -227,9 +227,9 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a tensor's first block is the one before's",
-        _CUDA_LIST,
-        "if (args.first_block[middle] <= block) {",
-        "if (args.first_block[middle] < block) {",
+        "aten_ext/cuda/device/search.cuh",
+        "if (begin[middle] <= at) {",
+        "if (begin[middle] < at) {",
         (f"{_ADAM_ON_HOST}::test_lists_of_any_length",),
     ),
     (

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/device/division.cuh"
+#include "cuda/device/search.cuh"
 #include "cuda/device/window.cuh"
 
 namespace aten_ext::cuda {
@@ -81,17 +82,7 @@ __device__ __forceinline__ int find_run(const ManyRuns<bytes>& args, uint32_t at
     return static_cast<int>(args.run(at).quotient);
   }
   const uint32_t part = at >> args.hint_shift;
-  int low = args.hint[part];
-  int high = args.hint[part + 1] + 1;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (args.begin[middle] <= at) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return find_last_begin(args.begin, at, args.hint[part], args.hint[part + 1] + 1);
 }
 
 template <int most>

@@ -15,6 +15,8 @@
 
 #include <cstdint>
 
+#include "cuda/device/vector.cuh"
+
 namespace aten_ext::cuda {
 
 // One direction of one layer. T is the dtype of the tensors.
@@ -83,6 +85,22 @@ struct GruInput {
 struct GruBias {
   float r, z, in, hn;
 };
+
+// Of the unit, if it `exists` and the layer has biases; else zero. T is the dtype of the tensors.
+template <typename T>
+__device__ __forceinline__ GruBias gru_load_bias(const GruDirectionArguments& d, int hidden, int unit,
+                                                 bool exists) {
+  GruBias bias{0.0f, 0.0f, 0.0f, 0.0f};
+  if (exists && d.b_ih != nullptr) {
+    const auto* const b_ih = static_cast<const T*>(d.b_ih);
+    const auto* const b_hh = static_cast<const T*>(d.b_hh);
+    bias.r = to_op(b_ih[unit]) + to_op(b_hh[unit]);
+    bias.z = to_op(b_ih[hidden + unit]) + to_op(b_hh[hidden + unit]);
+    bias.in = to_op(b_ih[2 * hidden + unit]);
+    bias.hn = to_op(b_hh[2 * hidden + unit]);
+  }
+  return bias;
+}
 
 __device__ __forceinline__ float gru_sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));

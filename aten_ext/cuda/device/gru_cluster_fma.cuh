@@ -130,13 +130,7 @@ __global__ __launch_bounds__(Shape::kThreads,
   const uint32_t bytes = place.rows * (kBlocks - 1) * a.units * sizeof(float);  // of a step, to this block
   if constexpr (kInCluster) {
     if (thread == 0) {
-      for (int i = 0; i < 2; ++i) {
-        make_mbarrier(arrived + i, 1);
-      }
-      fence_mbarriers();
-      for (int i = 0; i < 2; ++i) {
-        arrive_and_expect(arrived + i, bytes);
-      }
+      gru_expect_first_states(arrived, bytes);
     }
   }
 
@@ -221,15 +215,7 @@ __global__ __launch_bounds__(Shape::kThreads,
       }
     }
   }
-  GruBias bias{0.0f, 0.0f, 0.0f, 0.0f};
-  if (has_unit && d.b_ih != nullptr) {
-    const auto* const b_ih = static_cast<const T*>(d.b_ih);
-    const auto* const b_hh = static_cast<const T*>(d.b_hh);
-    bias.r = to_op(b_ih[unit]) + to_op(b_hh[unit]);
-    bias.z = to_op(b_ih[hidden + unit]) + to_op(b_hh[hidden + unit]);
-    bias.in = to_op(b_ih[2 * hidden + unit]);
-    bias.hn = to_op(b_hh[2 * hidden + unit]);
-  }
+  const GruBias bias = gru_load_bias<T>(d, hidden, unit, has_unit);
 
   const GruSlice slice =
       gru_slice(thread, place.rows, a.units / 4, columns * static_cast<int>(sizeof(float)));

@@ -136,13 +136,7 @@ __global__ __launch_bounds__(Shape::kThreads,
 
   if constexpr (kInCluster) {
     if (thread == 0) {
-      for (int i = 0; i < 2; ++i) {
-        make_mbarrier(arrived + i, 1);
-      }
-      fence_mbarriers();
-      for (int i = 0; i < 2; ++i) {
-        arrive_and_expect(arrived + i, bytes);
-      }
+      gru_expect_first_states(arrived, bytes);
     }
   }
 
@@ -251,16 +245,8 @@ __global__ __launch_bounds__(Shape::kThreads,
   GruBias bias[kBiases];
 #pragma unroll
   for (int i = 0; i < kBiases; ++i) {
-    bias[i] = {0.0f, 0.0f, 0.0f, 0.0f};
     const int unit = own_unit + 8 * i;
-    if (unit < place.end_unit && d.b_ih != nullptr) {
-      const auto* const b_ih = static_cast<const Tensor*>(d.b_ih);
-      const auto* const b_hh = static_cast<const Tensor*>(d.b_hh);
-      bias[i].r = to_op(b_ih[unit]) + to_op(b_hh[unit]);
-      bias[i].z = to_op(b_ih[hidden + unit]) + to_op(b_hh[hidden + unit]);
-      bias[i].in = to_op(b_ih[2 * hidden + unit]);
-      bias[i].hn = to_op(b_hh[2 * hidden + unit]);
-    }
+    bias[i] = gru_load_bias<Tensor>(d, hidden, unit, unit < place.end_unit);
   }
 
   const GruSlice slice =

@@ -17,8 +17,6 @@
 
 namespace aten_ext::cuda {
 
-struct GridExchange {};
-
 // A cooperative launch has all blocks running, so a wait is short; a wait that never ends would be a bug of
 // ours, and is an error of the launch instead of a hang. Polls, not time: a debugger may stop the device for
 // as long as it likes. One takes about 0.7 us, all of them minutes.

@@ -64,7 +64,6 @@ struct GruFmaShape {
     return (hidden + kColumns - 1) / kColumns * kColumns;
   }
   // Dynamic shared memory of a block.
-  template <typename Exchange>
   static constexpr size_t shared_bytes(int hidden, int rows_of_group, int warps, int shared_vectors) {
     const size_t padded_rows = static_cast<size_t>(rows_of_group + kRows - 1) / kRows * kRows;
     return padded_rows * columns(hidden) * sizeof(float) +
@@ -72,7 +71,7 @@ struct GruFmaShape {
   }
 };
 
-template <typename Shape, typename Exchange>
+template <typename Shape>
 __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_constant__ GruArguments a) {
   constexpr int kUnits = Shape::kUnits;
   constexpr int kVectors = Shape::kVectors;
@@ -139,15 +138,7 @@ __global__ __launch_bounds__(Shape::kThreads) void gru_fma_kernel(const __grid_c
   const int row_of_pair = pair / kUnits;
   const int unit = first_unit + pair % kUnits;
   const bool has_unit = unit < place.end_unit;
-  GruBias bias{0.0f, 0.0f, 0.0f, 0.0f};
-  if (has_unit && d.b_ih != nullptr) {
-    const auto* const b_ih = static_cast<const float*>(d.b_ih);
-    const auto* const b_hh = static_cast<const float*>(d.b_hh);
-    bias.r = b_ih[unit] + b_hh[unit];
-    bias.z = b_ih[hidden + unit] + b_hh[hidden + unit];
-    bias.in = b_ih[2 * hidden + unit];
-    bias.hn = b_hh[2 * hidden + unit];
-  }
+  const GruBias bias = gru_load_bias<float>(d, hidden, unit, has_unit);
   // Nothing for rows and units that do not exist.
   const auto load_input = [&](int64_t step, int row) {
     GruInput x{0.0f, 0.0f, 0.0f};

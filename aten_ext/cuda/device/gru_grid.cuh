@@ -151,14 +151,7 @@ struct GruFinish {
     const int64_t batch_row = place.first_row + first_row;
     gates = d.gates + time * a.gate_step + batch_row * a.gate_row + unit;
     y = static_cast<Tensor*>(d.y) + time * a.y_step + batch_row * a.y_row + unit;
-    if (exists && d.b_ih != nullptr) {
-      const auto* const b_ih = static_cast<const Tensor*>(d.b_ih);
-      const auto* const b_hh = static_cast<const Tensor*>(d.b_hh);
-      bias.r = to_op(b_ih[unit]) + to_op(b_hh[unit]);
-      bias.z = to_op(b_ih[a.hidden + unit]) + to_op(b_hh[a.hidden + unit]);
-      bias.in = to_op(b_ih[2 * a.hidden + unit]);
-      bias.hn = to_op(b_hh[2 * a.hidden + unit]);
-    }
+    bias = gru_load_bias<Tensor>(d, a.hidden, unit, exists);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       carried[j] = 0.0f;

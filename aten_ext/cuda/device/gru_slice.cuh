@@ -55,6 +55,18 @@ __device__ __forceinline__ GruSlice gru_slice(int thread, int rows, int row_vect
   return slice;
 }
 
+// Makes the barriers of both buffers, each of which waits for `bytes` of state from the other blocks. One
+// thread of the block, before any block sends.
+__device__ __forceinline__ void gru_expect_first_states(uint64_t* arrived, uint32_t bytes) {
+  for (int i = 0; i < 2; ++i) {
+    make_mbarrier(arrived + i, 1);
+  }
+  fence_mbarriers();
+  for (int i = 0; i < 2; ++i) {
+    arrive_and_expect(arrived + i, bytes);
+  }
+}
+
 // The state before the first step: h0, contiguous rows of `hidden`, into rows of `stride` of the first of two
 // buffers of `size` (a multiple of 16 bytes); zero elsewhere, also where no unit ever writes: the weights
 // there are zero, and zero times NaN is not. All threads of the block; to be followed by a __syncthreads.

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/search.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/kernel_arguments.cuh"
 #include "cuda/tensor_list.h"
@@ -57,17 +58,7 @@ struct ListArguments {
 template <typename Args>
 __device__ __forceinline__ int find_tensor(const Args& args, uint32_t block) {
   const uint32_t part = block >> args.hint_shift;
-  int low = args.hint[part];
-  int high = args.hint[part + 1] + 1;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (args.first_block[middle] <= block) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return find_last_begin(args.first_block, block, args.hint[part], args.hint[part + 1] + 1);
 }
 
 // `count` elements of each list, in registers.
