@@ -12,4 +12,9 @@ namespace aten_ext {
 // Asks the driver once a device. No device and meta tensors are for others to judge.
 const char* decline_gpu(const char* reason, std::optional<c10::Device> device);
 
+// The compute capability, times 10, that the code which runs on the CUDA device was compiled for: 90 and more
+// can do what sm_90 brought. A newer GPU may run older PTX, compiled for it at load. 0 if there is no code
+// for it. Asks the driver once a device.
+int code_version(c10::Device device);
+
 }  // namespace aten_ext

@@ -251,6 +251,12 @@ cudaError_t query_recurrence_device(RecurrenceDevice& device) {
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&device.compute_major, cudaDevAttrComputeCapabilityMajor, current);
   }
+  if (error == cudaSuccess) {
+    // A GPU may run older PTX, compiled for it at load, in which clusters are a trap.
+    cudaFuncAttributes code{};
+    error = cudaFuncGetAttributes(&code, gru_fma_kernel<GruFmaShape<256, 32, 2, 8, 1>>);
+    device.compute_major = std::min(device.compute_major, code.ptxVersion / 10);
+  }
   for (int i = 0; i < 4 && error == cudaSuccess && device.compute_major >= 9; ++i) {
     RecurrenceParams p{};
     p.exchange = RecurrenceExchange::Cluster;

@@ -3,43 +3,73 @@
 
 #include "gpu_support.h"
 
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <array>
 #include <atomic>
 
-#include "cuda/gpu_support.h"
+#include "cuda/kernel_image.h"
 
 namespace aten_ext {
 namespace {
 
-enum class Support : uint8_t { Unknown, Yes, No };
+constexpr int kUnknown = -1;
+constexpr int kNone = 0;
 
-// More devices than a machine has; a later one is taken to be like those that this was built for.
-std::array<std::atomic<Support>, 64> known{};
-
-Support ask(c10::Device device) {
+int ask(c10::Device device) {
   const c10::cuda::CUDAGuard guard(device);
-  const cudaError_t error = cuda::find_kernel_image();
+  int version = kNone;
+  const cudaError_t error = cuda::find_kernel_image(version);
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    return kNone;
+  }
   // Any other error is not about architectures, and will show itself where it belongs.
-  return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ? Support::No
-                                                                                             : Support::Yes;
+  return error == cudaSuccess ? version : kUnknown;
 }
+
+// More devices than a machine has; a later one is asked about each time.
+class Versions {
+ public:
+  Versions() {
+    for (std::atomic<int>& version : known_) {
+      version.store(kUnknown, std::memory_order_relaxed);
+    }
+  }
+  int of(c10::Device device) {
+    const auto index = static_cast<size_t>(device.index());
+    if (index >= known_.size()) {
+      return ask(device);
+    }
+    int version = known_[index].load(std::memory_order_relaxed);
+    if (version == kUnknown) {  // two threads may both ask, and get the same answer
+      version = ask(device);
+      known_[index].store(version, std::memory_order_relaxed);  // an unknown one is asked about again
+    }
+    return version;
+  }
+
+ private:
+  std::array<std::atomic<int>, 64> known_;
+};
 
 }  // namespace
 
+int code_version(c10::Device device) {
+  static Versions versions;
+  const int version = versions.of(device);
+  if (version == kUnknown) {
+    const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(device.index());
+    return 10 * properties->major + properties->minor;
+  }
+  return version;
+}
+
 const char* decline_gpu(const char* reason, std::optional<c10::Device> device) {
-  if (reason != nullptr || !device.has_value() || !device->is_cuda() ||
-      static_cast<size_t>(device->index()) >= known.size()) {
+  if (reason != nullptr || !device.has_value() || !device->is_cuda()) {
     return reason;
   }
-  std::atomic<Support>& entry = known[static_cast<size_t>(device->index())];
-  Support support = entry.load(std::memory_order_relaxed);
-  if (support == Support::Unknown) {  // two threads may both ask, and get the same answer
-    support = ask(*device);
-    entry.store(support, std::memory_order_relaxed);
-  }
-  return support == Support::No ? "GPU that the kernels were not built for" : nullptr;
+  return code_version(*device) == kNone ? "GPU that the kernels were not built for" : nullptr;
 }
 
 }  // namespace aten_ext

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda/linear_rule.h"
+#include "gpu_support.h"
 #include "linear_args.h"
 #include "overrides.h"
 
@@ -90,8 +91,8 @@ const char* decline_machine(const at::Tensor& mat1) {
     return "TunableOp is on";
   }
   // A meta tensor asks about the GPU that the kernel was written for.
-  if (mat1.is_cuda() && at::cuda::getDeviceProperties(mat1.device().index())->major < 9) {
-    return "GPU older than sm_90";
+  if (mat1.is_cuda() && code_version(mat1.device()) < 90) {
+    return "GPU, or code built for it, older than sm_90";
   }
   return nullptr;
 }

@@ -5,50 +5,17 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <atomic>
 #include <type_traits>
 
 #include "cuda/device/tensor_list.cuh"
 #include "cuda/kernel_arguments.cuh"
+#include "cuda/launch_sequence.cuh"
 
 namespace aten_ext::cuda {
 namespace {
 
 // Lists of tensors smaller than a block's chunk take smaller blocks, down to one warp.
 constexpr int kMinThreads = 32;
-
-// Whether a kernel's launches after a list's first may overlap with the one before, on each device. They may
-// where the code that runs there waits at its end, which it does when it was compiled for sm_90 or newer. The
-// device's own capability does not say: it may run older PTX, compiled for it at load, which waits for
-// nothing.
-class OverlapAllowed {
- public:
-  template <typename Arguments>
-  cudaError_t operator()(void (*kernel)(Arguments), bool& allowed) {
-    int device = 0;
-    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-      return error;
-    }
-    std::atomic<int>* ptx_version = device < kDevices ? &ptx_version_[device] : nullptr;
-    int version = ptx_version != nullptr ? ptx_version->load(std::memory_order_relaxed) : 0;
-    if (version == 0) {
-      cudaFuncAttributes attributes{};
-      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
-        return error;
-      }
-      version = attributes.ptxVersion;
-      if (ptx_version != nullptr) {
-        ptx_version->store(version, std::memory_order_relaxed);
-      }
-    }
-    allowed = version >= 90;
-    return cudaSuccess;
-  }
-
- private:
-  static constexpr int kDevices = 64;            // on further ones it is asked each time
-  std::atomic<int> ptx_version_[kDevices] = {};  // 0: not asked yet
-};
 
 // Threads a block: as many as tensors of this mean size keep busy.
 int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
