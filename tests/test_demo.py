@@ -282,6 +282,15 @@ def check_results(folder: Path, device: str) -> None:
     assert theirs["optimizer_ms"] < theirs["step_ms"]
     assert document["optimizer_share"] == pytest.approx(theirs["optimizer_ms"] / theirs["step_ms"])
 
+    assert document["shares"].keys() == {"step", "decode"}
+    for share in document["shares"].values():
+        assert 0 < share["cpu"] < 1
+        assert (share["device"] is None) == (device == "cpu")
+    assert [call["dtype"] for call in document["gru_calls"]] == ["float32", "bfloat16"]
+    for call in document["gru_calls"]:
+        assert call["ratio"] == pytest.approx(call["upstream_us"] / call["aten_ext_us"])
+
+    # The calls of those measurements are not among the counts.
     counts = document["counts"]["_fused_adamw_"]
     assert counts == {"ran": len(ours["train_losses"]), "disabled": len(ours["train_losses"]), "declined": {}}
 

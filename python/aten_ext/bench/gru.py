@@ -93,6 +93,31 @@ class Cell:
         )
 
 
+@dataclass(frozen=True)
+class Gates:
+    """What ``nn.GRUCell`` computes after its two products, where gradients are wanted or rows are many."""
+
+    batch: int
+    hidden: int
+    dtype: str = "float32"
+
+    def case(self) -> Case:
+        """The call as a case."""
+        # Both products' three gates, the state and the biases; the new state and five saved for the backward.
+        elements = self.batch * self.hidden * (6 + 1 + 1 + 5) + 6 * self.hidden
+        bytes_ = elements * ITEMSIZE[self.dtype]
+        return Case(
+            op="gru",
+            name=f"gates B={self.batch} H={self.hidden}",
+            dtype=self.dtype,
+            override="_thnn_fused_gru_cell",
+            make=partial(_make_gates, self),
+            bytes=bytes_,
+            footprint=bytes_,
+            flops=0,
+        )
+
+
 def cases(device: str, full: bool) -> list[Case]:
     """Decoding steps, encoders, long sequences; with ``full`` a sweep over sizes. None on the CPU."""
     if device == "cpu":
@@ -106,9 +131,24 @@ def cases(device: str, full: bool) -> list[Case]:
         cells += [
             Cell(batch, size, size) for batch, size in ((32, 512), (64, 1024), (3, 333), (1, 64), (1, 2048))
         ]
-    return [case.case() for case in layers] + [case.case() for case in cells]
+    gates = [Gates(*shape, dtype) for shape in _GATES[: None if full else 3] for dtype in DTYPES]
+    return (
+        [case.case() for case in layers] + [case.case() for case in cells] + [case.case() for case in gates]
+    )
 
 
+_GATES = (
+    (32, 512),
+    (256, 1024),
+    (4096, 1024),
+    (1, 16),
+    (8, 512),
+    (7, 333),
+    (64, 64),
+    (1024, 256),
+    (128, 2048),
+)
+"""(B, H)."""
 _SHORT = (
     Layers(1, 1, 256, 512),
     Layers(1, 1, 1280, 512),
@@ -202,3 +242,18 @@ def _make_cell(case: Cell, device: str) -> Call:
     x = torch.randn(case.batch, case.inputs, device=device).to(dtype)
     h = torch.randn(case.batch, case.hidden, device=device).to(dtype)
     return partial(cell, x, h)
+
+
+def _make_gates(case: Gates, device: str) -> Call:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, case.dtype)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device).to(dtype)
+
+    rows, width = case.batch, 3 * case.hidden
+    return partial(
+        torch.ops.aten._thnn_fused_gru_cell.default,
+        *(normal(rows, width), normal(rows, width), normal(rows, case.hidden), normal(width), normal(width)),
+    )

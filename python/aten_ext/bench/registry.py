@@ -20,11 +20,12 @@ OPS = (
     "gru",
     "linear",
     "linear_peers",
+    "inductor_pass",
     "entry",
     "models",
 )
 """Modules of this package, in the order in which they run."""
-COMPILING = ("entry", "linear_peers", "optimizer_peers")
+COMPILING = ("entry", "inductor_pass", "linear_peers", "optimizer_peers")
 """Those that compile for a minute first: measured only when named, or with ``--full``."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -15,10 +16,8 @@ def show(console: Console, result: Result) -> None:
     """Print the tables: how well both twins learned, how long they took, the counts, some words, warnings."""
     for table in (_learning(result), _timing(result)):
         console.print(table)
-    console.print(
-        f"optimizer.step() is {result.optimizer_share:.1%} of upstream's step.",
-        highlight=False,
-    )
+    for line in _shares(result):
+        console.print(line, highlight=False)
     for table in (_counts(result), _words(result)):
         console.print()
         console.print(table)
@@ -66,6 +65,19 @@ def _timing(result: Result) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def _shares(result: Result) -> Iterator[str]:
+    """How much of upstream's time was there to win."""
+    yield f"optimizer.step() is {result.optimizer_share:.1%} of upstream's step."
+    for what, share in result.shares.items():
+        of_gpu = "" if share.device is None else f" and {share.device:.1%} of its GPU time"
+        yield f"Operators that aten_ext replaces take {share.cpu:.1%} of upstream's {what}{of_gpu}."
+    for call in result.gru_calls:
+        yield (
+            f"A {call.dtype} call of the decoder's GRU for one phoneme of a batch: upstream "
+            f"{call.upstream_us:.1f} us, aten_ext {call.aten_ext_us:.1f} us, {call.ratio:.2f}x."
+        )
 
 
 def _counts(result: Result) -> Table:

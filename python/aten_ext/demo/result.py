@@ -12,14 +12,16 @@ import torch
 
 import aten_ext
 from aten_ext import Counts
+from aten_ext.demo import share
 from aten_ext.demo.data import Entry
 from aten_ext.demo.options import Options
 from aten_ext.demo.score import phoneme_error_rate
+from aten_ext.demo.share import GruCall, Share
 from aten_ext.demo.train import Trainer, Twin
 
-# What the model calls in every step, so that at least one call of each must have run our kernel. The GPU and
-# the CPU have the same list.
+# What training and decoding call, so that at least one call of each must have run our kernel.
 EXPECTED = ("_fused_adamw_",)
+EXPECTED_AT = {"CUDA": ("_cudnn_rnn", "cat")}  # beside those
 
 TIMES = ("step_ms", "optimizer_ms", "decode_ms")
 
@@ -52,6 +54,8 @@ class Result:
     identical_decodes: float  # share of the held-out words that both twins pronounce alike
     counts: Mapping[str, Counts]
     warnings: list[str]
+    shares: Mapping[str, Share]  # of a training "step" and of the "decode" of a batch
+    gru_calls: list[GruCall]
     samples: list[tuple[str, str, str, str]]
 
     def ratio(self, time: str) -> float:
@@ -68,7 +72,7 @@ def collect(
     options: Options, trainer: Trainer, training: Sequence[Entry], held_out: Sequence[Entry]
 ) -> Result:
     """Sum up a trainer that has trained and decoded; reads the counts as they are now."""
-    counts = aten_ext.counts()
+    counts = aten_ext.counts()  # before the calls that shares() and gru_calls() make
     ours, theirs = trainer.aten_ext.decoded, trainer.upstream.decoded
     return Result(
         options=options,
@@ -80,6 +84,8 @@ def collect(
         identical_decodes=sum(ours[entry.word] == theirs[entry.word] for entry in held_out) / len(held_out),
         counts=counts,
         warnings=missing_runs(counts, options.torch_device.type.upper()),
+        shares=share.shares(trainer),
+        gru_calls=share.gru_calls(trainer),
         samples=[
             (
                 entry.word,
@@ -96,7 +102,7 @@ def missing_runs(counts: Mapping[str, Counts], key: str) -> list[str]:
     """One line for each expected override whose kernel never ran at dispatch key ``key``, with the reason."""
     overrides = {override.name: override for override in aten_ext.overrides()}
     lines = []
-    for name in EXPECTED:
+    for name in (*EXPECTED, *EXPECTED_AT.get(key, ())):
         override = overrides.get(name)
         if override is None:
             why = "this build has no such override"
@@ -126,6 +132,8 @@ def to_json(result: Result, origin: Mapping[str, object]) -> bytes:
         },
         "ratios": {time.removesuffix("_ms"): result.ratio(time) for time in TIMES},
         "optimizer_share": result.optimizer_share,
+        "shares": {what: dataclasses.asdict(part) for what, part in result.shares.items()},
+        "gru_calls": [{**dataclasses.asdict(call), "ratio": call.ratio} for call in result.gru_calls],
         "identical_decodes": result.identical_decodes,
         "counts": {
             name: {"ran": count.ran, "disabled": count.disabled, "declined": dict(count.declined)}

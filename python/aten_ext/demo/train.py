@@ -123,7 +123,41 @@ class Trainer:
                 share = (round_ + done / len(self._held_out)) / DECODE_ROUNDS
                 self._progress.show(share, "decoding")
 
+    def one_step(self, overridden: bool) -> None:
+        """A training step on a held-out batch, of one of the twins, that is neither timed nor noted."""
+        twin = self._which(overridden)
+        with twin.overrides():
+            self._update(twin, self._held_out[0])
+
+    def one_decode(self, overridden: bool) -> None:
+        """Decode a held-out batch with one of the twins."""
+        twin = self._which(overridden)
+        with twin.overrides():
+            twin.model.greedy(self._held_out[0].letters, START, END)
+            self._now()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the twins are."""
+        return self._device
+
+    @property
+    def batch_size(self) -> int:
+        """Words in a batch."""
+        return self._options.batch_size
+
+    def _which(self, overridden: bool) -> Twin:
+        return self.aten_ext if overridden else self.upstream
+
     def _step(self, twin: Twin, batch: Batch, timed: bool) -> None:
+        loss, total, optimizer = self._update(twin, batch)
+        if timed:
+            twin.step_times.append(total)
+            twin.optimizer_times.append(optimizer)
+        twin.train_losses.append(loss.item())
+
+    def _update(self, twin: Twin, batch: Batch) -> tuple[torch.Tensor, float, float]:
+        """The loss before, and the seconds that the step and the optimizer in it took."""
         start = self._now()
         twin.optimizer.zero_grad()
         loss = masked_loss(twin.model(batch.letters, batch.inputs), batch.targets, PAD)
@@ -132,10 +166,7 @@ class Trainer:
         before_optimizer = self._now()
         twin.optimizer.step()
         end = self._now()
-        if timed:
-            twin.step_times.append(end - start)
-            twin.optimizer_times.append(end - before_optimizer)
-        twin.train_losses.append(loss.item())
+        return loss.detach(), end - start, end - before_optimizer
 
     @torch.no_grad()
     def _held_out_loss(self, model: GraphemeToPhoneme) -> float:
