@@ -95,7 +95,7 @@ class _Switch:
 
 
 def _gru_call(trainer: Trainer, dtype: torch.dtype) -> GruCall:
-    gru = copy.deepcopy(trainer.aten_ext.model.decoder).to(dtype)
+    gru = copy.deepcopy(trainer.aten_ext.model.decoder).to(dtype).eval()
     gru.flatten_parameters()  # a copy's weights are scattered, which upstream is slower with
     rows = trainer.batch_size
     x = torch.randn(rows, 1, gru.input_size, device=trainer.device).to(dtype)

@@ -106,7 +106,12 @@ class Trainer:
             )
 
     def decode(self) -> None:
-        """Greedy pronunciations of the held-out words by both twins, batch by batch in turns."""
+        """Greedy pronunciations of the held-out words by both twins, batch by batch in turns.
+
+        Leaves both in evaluation mode, in which a GRU keeps nothing for a backward pass.
+        """
+        for twin in (self.upstream, self.aten_ext):
+            twin.model.eval()
         for twin in self._in_turn():  # not timed
             with twin.overrides():
                 twin.model.greedy(self._held_out[0].letters, START, END)
@@ -126,12 +131,14 @@ class Trainer:
     def one_step(self, overridden: bool) -> None:
         """A training step on a held-out batch, of one of the twins, that is neither timed nor noted."""
         twin = self._which(overridden)
+        twin.model.train()
         with twin.overrides():
             self._update(twin, self._held_out[0])
 
     def one_decode(self, overridden: bool) -> None:
         """Decode a held-out batch with one of the twins."""
         twin = self._which(overridden)
+        twin.model.eval()
         with twin.overrides():
             twin.model.greedy(self._held_out[0].letters, START, END)
             self._now()
@@ -172,11 +179,13 @@ class Trainer:
     def _held_out_loss(self, model: GraphemeToPhoneme) -> float:
         # Each batch counts by the phonemes in it, so that the mean does not depend on the batch size.
         total, count = 0.0, 0
+        model.eval()
         for batch in self._held_out:
             phonemes = sum(len(entry.phonemes) + 1 for entry in batch.entries)
             loss = masked_loss(model(batch.letters, batch.inputs), batch.targets, PAD)
             total += loss.item() * phonemes
             count += phonemes
+        model.train()
         return total / count
 
     def _in_turn(self) -> tuple[Twin, Twin]:
