@@ -198,6 +198,16 @@ def test_tf32_is_left() -> None:
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize(("columns", "is_faster"), [(4096, True), (4104, False)])
+def test_one_row_of_fp32_is_cublas_s_where_the_weight_is_large(columns: int, is_faster: bool) -> None:
+    shapes = [(1, 4096), (columns, 4096), (columns,)]
+    graph = trace(lambda x, w, b: torch.relu(linear(x, w, b)), *shapes, dtype=torch.float32)
+    assert len(rewritten(graph)) == is_faster
+    several = [(2, 4096), *shapes[1:]]
+    graph = trace(lambda x, w, b: torch.relu(linear(x, w, b)), *several, dtype=torch.float32)
+    assert len(rewritten(graph)) == 1
+
+
 def test_leaves_what_has_no_fixed_number_of_rows() -> None:
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -286,16 +296,18 @@ def test_a_users_pass_is_called_too(on_cpu: None) -> None:
         assert compile_and_run(torch.bfloat16) == 1 and (before.calls, after.calls) == (1, 1)
 
 
-def test_disabled_by_default_and_with_everything() -> None:
-    assert [p.enabled for p in aten_ext.passes() if p.name == NAME] == [False]
-    aten_ext.enable()
-    assert not aten_ext.passes()[0].enabled, "not measured: only its exact name turns it on"
-    aten_ext.enable(NAME)
-    assert aten_ext.passes()[0].enabled
-    with aten_ext.disabled():
-        assert not aten_ext.passes()[0].enabled
+def test_on_by_default_and_switched_with_everything() -> None:
+    assert [p.enabled for p in aten_ext.passes() if p.name == NAME] == [True]
     assert NAME not in {override.name for override in aten_ext.overrides()} | set(aten_ext.counts())
     assert f"{NAME}  on " in aten_ext.status()
+    with aten_ext.disabled():
+        assert not aten_ext.passes()[0].enabled
+        aten_ext.enable(NAME)
+        assert aten_ext.passes()[0].enabled
+    with aten_ext.disabled(NAME):
+        assert not aten_ext.passes()[0].enabled
+        aten_ext.enable()
+        assert aten_ext.passes()[0].enabled
 
 
 def test_needs_its_override(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +359,11 @@ print(type(config.post_grad_custom_pre_pass).__name__)
 
 @pytest.mark.parametrize(
     ("variable", "expected"),
-    [("ATEN_EXT_ENABLE", "AddmmActivationPass"), ("ATEN_EXT_DISABLE", "NoneType"), ("PASS", "NoneType")],
+    [
+        ("NOTHING", "AddmmActivationPass"),
+        ("ATEN_EXT_DISABLE", "NoneType"),
+        ("ATEN_EXT_ONLY", "AddmmActivationPass"),
+    ],
 )
 def test_importing_does_not_import_inductor(variable: str, expected: str) -> None:
     """The pass waits for Inductor; where it is off, nothing is put there."""

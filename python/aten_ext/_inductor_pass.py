@@ -40,6 +40,8 @@ DEVICES = ("cuda",)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FLOAT_ROWS = range(1, 33)
 """Numbers of rows for which the fused fp32 layer is the faster one: beyond, cuBLAS's own product is."""
+FLOAT_ROW_WEIGHTS = 4096 * 4096
+"""Elements of the weight up to which it is with one row: cuBLAS has a kernel of its own for a vector."""
 
 _aten = torch.ops.aten
 _VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
@@ -52,10 +54,15 @@ def _is_faster(addmm: Node) -> bool:
     fp32 cuBLASLt's kernels with an epilogue are slower than cuBLAS's without one; only the override's own
     kernel for few rows is faster than both. TF32 has not been measured.
     """
-    value, bias = addmm.meta["val"], addmm.args[0]
+    value, (bias, _, weight) = addmm.meta["val"], addmm.args[:3]
     rows: int = value.shape[0]
     if value.dtype == torch.float32:
-        return rows in FLOAT_ROWS and torch.get_float32_matmul_precision() == "highest"
+        if rows not in FLOAT_ROWS or torch.get_float32_matmul_precision() != "highest":
+            return False
+        weight_value = weight.meta.get("val") if isinstance(weight, Node) else None
+        if not isinstance(weight_value, torch.Tensor):
+            return False
+        return rows > 1 or weight_value.numel() <= FLOAT_ROW_WEIGHTS
     bias_value = bias.meta.get("val") if isinstance(bias, Node) else None
     if not isinstance(bias_value, torch.Tensor) or addmm.kwargs.get("beta", 1) != 1:
         return False

@@ -26,8 +26,10 @@ class Overrides:
 
         if not aten_ext.is_active():
             raise CommandError("nothing is registered with ATEN_EXT=0, so there is nothing to compare")
-        # Measuring is what an override that is off until measured waits for: on means all of them.
+        # Measuring is what an override that is off until measured waits for: on means all of them, and the
+        # graph passes.
         self._names = [override.name for override in aten_ext.overrides()]
+        self._names += [graph_pass.name for graph_pass in aten_ext.passes()]
         self._restored = restored()
 
     def __enter__(self) -> Overrides:
