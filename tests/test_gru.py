@@ -231,7 +231,6 @@ def test_policy_edges(fixed: dict[str, Any], name: str, last: int, first: int) -
 
 def test_tf32_decides_too() -> None:
     large: dict[str, Any] = {"batch": 48, "hidden": 512, "inputs": 1024}
-    step: dict[str, Any] = {"steps": 1, "hidden": 512, "inputs": 512}
     with tf32_allowed(True):
         assert ask_layer(**large) == "large projection that upstream may do in TF32"
         assert ask_layer(**large | {"batch": 47}) == ""
@@ -239,11 +238,42 @@ def test_tf32_decides_too() -> None:
         assert ask_layer(**large | {"hidden": 1024}) == "", "in TF32 too"
         assert ask_layer(hidden=512, batch=113, inputs=8) == "", "more rows than fp32 has a kernel for"
         assert ask_layer(hidden=512, batch=113) != "", "no whole vectors of four: cuDNN takes no TF32"
-        assert ask_layer(**step, batch=64) == ask_layer(**step, batch=16) == ""
-        assert ask_layer(**step, batch=65) == ask_layer(**step, batch=15) == "one step of a large batch"
+        assert ask_layer(hidden=256, batch=241, inputs=12, layers=2) == ""
+        assert ask_layer(hidden=256, batch=241, inputs=10, layers=2) != "", "nor for the first layer"
     with tf32_allowed(False):
         assert ask_layer(**large) == ""
-        assert ask_layer(**step, batch=16) == "one step of a large batch"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inputs", "taken", "left"),
+    [
+        # I = H: cuDNN takes no TF32 for 16 rows of 256 and 384. At most 256 rows, or 34 million products.
+        (64, 64, [16, 24, 256], [15, 17, 25, 264]),
+        (128, 128, [16, 256], [264]),
+        (136, 136, [24, 256], [16]),
+        (256, 256, [24, 64, 256], [16, 264]),
+        (384, 384, [24, 112], [16, 120]),
+        (504, 504, [24, 64], [16, 72]),
+        (512, 512, [16, 24, 64], [9, 72]),
+        (256, 640, [24, 64, 144], [152]),
+        (512, 1280, [16, 32], [40]),
+        # Many weights.
+        (1024, 1024, [24, 32], [16, 40]),
+        (1056, 1056, [], [24, 32]),
+        # Sizes that were not measured.
+        (56, 64, [], [64]),
+        (260, 256, [], [64]),
+        (256, 260, [], [64]),
+    ],
+)
+def test_one_step_in_tf32(hidden: int, inputs: int, taken: list[int], left: list[int]) -> None:
+    """Both sides of each edge."""
+    step: dict[str, Any] = {"steps": 1, "hidden": hidden, "inputs": inputs}
+    with tf32_allowed(True):
+        assert [ask_layer(**step, batch=batch) for batch in taken] == [""] * len(taken)
+        assert {ask_layer(**step, batch=batch) for batch in left} == {"one step of a large batch"}
+    with tf32_allowed(False):
+        assert {ask_layer(**step, batch=batch) for batch in (*taken, *left)} == {"one step of a large batch"}
 
 
 # ---- when the others decline -------------------------------------------------------------------------
@@ -455,6 +485,9 @@ def test_layers_match_upstream(allow_tf32: bool, **case: Any) -> None:
         (100, 64, 128, 128, True),
         (20, 1, 64, 2048, False),
         (20, 30, 100, 320, False),
+        (1, 64, 640, 256, False),
+        (1, 256, 64, 64, True),
+        (1, 24, 1024, 1024, False),
     ],
 )
 def test_sizes_of_the_benchmark(

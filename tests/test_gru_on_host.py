@@ -376,12 +376,14 @@ def test_cell_of_many_rows(
     assert (hy.double() - exact).abs().max() < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("batch", "inputs"), [(16, 64), (48, 72)])
-def test_step_in_tf32(ops: Any, batch: int, inputs: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "inputs", "hidden"), [(16, 64, 512), (48, 72, 512), (24, 64, 64), (32, 136, 72)]
+)
+def test_step_in_tf32(ops: Any, batch: int, inputs: int, hidden: int) -> None:
     torch.manual_seed(0)
-    gru = torch.nn.GRU(inputs, 512).requires_grad_(False)
-    x, h = torch.randn(1, batch, inputs), torch.randn(1, batch, 512)
-    arguments = (3, 512, 0, 1, False, 0.0, False, False, [], None)
+    gru = torch.nn.GRU(inputs, hidden).requires_grad_(False)
+    x, h = torch.randn(1, batch, inputs), torch.randn(1, batch, hidden)
+    arguments = (3, hidden, 0, 1, False, 0.0, False, False, [], None)
     y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, gru._flat_weights, 4, None, h, None, *arguments)
     exact, _ = gru.double()(x.double(), h.double())
     assert (y.double() - exact).abs().max() < TF32_TOLERANCE and torch.equal(y, hy)

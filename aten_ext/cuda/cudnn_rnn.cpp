@@ -38,7 +38,8 @@ GruSizes gru_sizes(const at::Tensor& input, int64_t hidden, int64_t layers, bool
   GruSizes sizes{};
   sizes.sixteen_bits = input.scalar_type() != at::kFloat;
   sizes.bfloat16 = input.scalar_type() == at::kBFloat16;
-  sizes.tf32_allowed = at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
+  // The first layer's features; `input` may be those of another one. See plan_gru().
+  sizes.tf32_allowed = at::globalContext().allowTF32CuDNN(at::Float32Op::RNN) && input.size(2) % 4 == 0;
   sizes.steps = input.size(batch_first ? 1 : 0);
   sizes.batch = input.size(batch_first ? 0 : 1);
   sizes.hidden = hidden;

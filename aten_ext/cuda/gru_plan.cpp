@@ -25,13 +25,23 @@ constexpr double kStepProducts = 34e6;
 constexpr double kStepProductsOfFewWeights = 68e6;
 // A cell's upstream is faster than a layer's.
 constexpr double kCellProducts = 34e6;
-// TF32, where cuDNN was seen to use it too (16, 32 and 64 rows of H = 512, not 8 or 9): 16 rows 13.4 -> 6.9,
-// 32 rows of I = 1280 14.1 -> 11.3, 64 rows 10.5 -> 9.1, 128 rows 12.4 -> 12.2; at H = 1024 16 rows 13 -> 13.
-constexpr int64_t kTf32StepRows = 16;  // a multiple of it
-constexpr int64_t kTf32StepHidden = 512;
-constexpr int64_t kTf32StepMultiple = 8;  // of input and hidden
+// TF32, where cuDNN was seen to use it too, by its error: with all batches of 24 rows and more, but of 8 to
+// 16 rows not always (I = H = 256, 384 and 512). 64 rows of I = 640, H = 256 13.5 -> 7.8, of I = H = 512 12.7
+// -> 10.3; 256 rows of H = 128 60 -> 4.3, of H = 256 12.5 -> 11.2; 32 rows of I = 1280, H = 512 15.1 -> 11.6,
+// 48 rows 14.9 -> 14.6; 96 rows of H = 512 13.5 -> 15.8; at H = 1024 24 rows 16.4 -> 15.2, 32 rows 16.6
+// -> 16.0, 48 rows 16.7 -> 27.6.
+constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
+constexpr int64_t kTf32StepRows = 24;
+constexpr int64_t kMostTf32StepRows = 256;
+constexpr int64_t kTf32StepHidden = 64;
 constexpr double kTf32StepProducts = 34e6;
 constexpr double kTf32StepWeights = 1e6;
+// Of more weights.
+constexpr int64_t kMostTf32StepRowsOfManyWeights = 32;
+constexpr double kMostTf32StepWeights = 2.2e6;
+// As few rows as these, where the hidden size is not between.
+constexpr int64_t kFewTf32StepRows = 16;
+constexpr int64_t kFewTf32StepRowsHidden[2] = {128, 512};
 // Steps up to which a launch for each, with its projection, is shorter than a GEMM and the recurrence's
 // launch: about 20 us and 1.5 a step, against 4 to 8 a step.
 constexpr int64_t kMostStepLaunches = 4;
@@ -205,6 +215,23 @@ bool is_small_fma_step(int64_t batch, double weights) {
   return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
 }
 
+// Whether one step in fp32 gains in TF32 by being one launch, and cuDNN takes TF32 for it.
+bool is_tf32_step(const GruSizes& sizes, double weights) {
+  const bool many_weights = weights > kTf32StepWeights;
+  const bool few_rows =
+      sizes.batch == kFewTf32StepRows && !many_weights &&
+      (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
+  const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
+                     sizes.input % kTf32StepMultiple == 0;
+  if (!sizes.tf32_allowed || !whole || sizes.hidden < kTf32StepHidden ||
+      !(few_rows || sizes.batch >= kTf32StepRows)) {
+    return false;
+  }
+  return many_weights ? sizes.batch <= kMostTf32StepRowsOfManyWeights && weights <= kMostTf32StepWeights
+                      : sizes.batch <= kMostTf32StepRows &&
+                            static_cast<double>(sizes.batch) * weights <= kTf32StepProducts;
+}
+
 // A launch for each step.
 bool plan_steps(const GruSizes& sizes, GruPlan& plan) {
   const double weights = static_cast<double>(sizes.hidden) * static_cast<double>(sizes.input + sizes.hidden);
@@ -219,9 +246,7 @@ bool plan_steps(const GruSizes& sizes, GruPlan& plan) {
     return one || products <= kFmaStepsProducts;
   }
   plan.tf32 = true;
-  return one && sizes.tf32_allowed && sizes.batch % kTf32StepRows == 0 && sizes.hidden >= kTf32StepHidden &&
-         sizes.hidden % kTf32StepMultiple == 0 && sizes.input % kTf32StepMultiple == 0 &&
-         products <= kTf32StepProducts && weights <= kTf32StepWeights;
+  return one && is_tf32_step(sizes, weights);
 }
 
 }  // namespace

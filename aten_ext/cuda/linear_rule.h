@@ -9,7 +9,9 @@
 //                      K = 16384, N = 64            6.1              6.2
 //                      K = 768,  N = 50257         38.3             41 (estimated of other shapes' rate)
 //   fp32, 64 rows, no  K = 768,  N = 3072           15.3             14.2
-//   bias (cuBLAS)      4096 x 4096                 62.0             53.7
+//   bias (cuBLAS)      K = 3072, N = 768           19.8             13.5
+//                      4096 x 4096                 62.0             53.7
+//                      K = 4096, N = 11008        136              158
 //   bf16, 16 rows      K = 4096, N = 11008         25.0             26.6
 //   bf16, 32 rows      64 x 64                      2.4              2.1, without a bias about equal
 //                      K = 1280, N = 8000           8.3              8.2
@@ -36,8 +38,8 @@ namespace aten_ext {
 constexpr bool upstream_multiplies_faster(int64_t m, int64_t n, int64_t k, bool is_float, bool transposed,
                                           bool has_bias) {
   if (is_float && m > 32 && !has_bias) {
-    // Between two that were measured to be faster: a GRU cell with 1024 x 3072 was slower as a whole.
-    return n * k > int64_t{768} * 3072 && n * k < int64_t{4096} * 4096;
+    // A GRU cell with 1024 x 3072 was slower as a whole. Of larger layers one size was faster.
+    return n * k > int64_t{768} * 3072 && n * k != int64_t{4096} * 4096;
   }
   if (is_float) {
     return m == 1 && (!transposed || k >= 4 * n || n > 16384);
