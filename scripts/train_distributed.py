@@ -34,6 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import aten_ext
+from aten_ext.bench import machine
 
 ENGINES = ("ddp", "fsdp2")
 WARM_UP = 3
@@ -194,7 +195,9 @@ def run(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Train, compare, and gather what every rank saw."""
     key = device.type.upper()
     # Whatever has a kernel here, also what no benchmark has measured yet.
-    aten_ext.enable(*(override.name for override in aten_ext.overrides()))
+    aten_ext.disable()
+    if arguments.only != ["none"]:
+        aten_ext.enable(*(arguments.only or [override.name for override in aten_ext.overrides()]))
     upstream, ours = train(arguments, device)
     counts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(counts, counted(key))
@@ -204,6 +207,7 @@ def run(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     operators: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(operators, profiled(upstream, batch(arguments, device, 0), key))
     return {
+        **machine.describe(),
         "engine": arguments.engine,
         "backend": dist.get_backend(),
         "ranks": dist.get_world_size(),
@@ -245,6 +249,12 @@ def main() -> int:
     parser.add_argument("--vocabulary", type=int, default=32001, help="token ids (default: 32001)")
     parser.add_argument("--batch", type=int, default=16, help="sequences a rank (default: 16)")
     parser.add_argument("--length", type=int, default=256, help="tokens of a sequence (default: 256)")
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        nargs="+",
+        help="overrides that are on in the second twin; 'none': both are upstream (default: all)",
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the result to FILE")
     arguments = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:

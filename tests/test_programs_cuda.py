@@ -11,7 +11,7 @@ from torch import Tensor
 
 import aten_ext
 from programs.cases import Case, each
-from programs.routes import asked, check, eager_route, is_exact
+from programs.routes import asked, check, eager_route, is_exact, without_cudnn_tf32
 from torch_databases.comparison import differences
 
 pytestmark = pytest.mark.gpu
@@ -94,6 +94,7 @@ def test_memory_is_given_back(case: Case) -> None:
 
 @pytest.mark.multigpu
 @each()
+@without_cudnn_tf32()
 def test_other_device_than_the_current(case: Case) -> None:
     """Tensors on the last device while the first is current, which it still is afterwards."""
     plain = eager_route(case, "cuda")
