@@ -478,6 +478,8 @@ def test_layers_match_upstream(allow_tf32: bool, **case: Any) -> None:
         (20, 16, 64, 2048, False),
         (50, 1, 256, 512, False),
         (50, 32, 256, 512, True),
+        (20, 17, 36, 260, True),
+        (20, 128, 64, 512, False),
         (64, 1, 1024, 1024, False),
         (64, 16, 1024, 1024, False),
         (200, 8, 128, 256, False),
@@ -502,6 +504,47 @@ def test_sizes_of_the_benchmark(
         compare_layers(
             dtype, steps=steps, batch=batch, inputs=inputs, hidden=hidden, bidirectional=bidirectional
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allow_tf32", [False, True], ids=["fp32", "tf32"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("place", ["in order", "second first", "between vectors", "the same", "far"])
+def test_weights_of_both_directions_lie_anywhere(allow_tf32: bool, dtype: torch.dtype, place: str) -> None:
+    """Their projections are one product over the distance between them, where that can be."""
+    inputs, hidden = 36, 40
+    size = 3 * hidden * inputs
+    far = (1 << 31) // dtype.itemsize
+    at = {
+        "in order": (0, 4 * size),
+        "second first": (size, 0),
+        "between vectors": (1, size + 2),
+        "the same": (0, 0),
+        "far": (0, far),
+    }[place]
+    torch.manual_seed(0)
+    gru = torch.nn.GRU(inputs, hidden, bidirectional=True).to("cuda", dtype)
+    memory = torch.empty(max(at) + size, dtype=dtype, device="cuda")
+    weights = list(gru._flat_weights)
+    for i, offset in zip((0, 4), at, strict=True):
+        matrix = memory[offset : offset + size].view(3 * hidden, inputs)
+        weights[i] = matrix.normal_(std=hidden**-0.5)
+    x, h = torch.randn(9, 3, inputs, device="cuda"), torch.randn(2, 3, hidden, device="cuda")
+    x, h = x.to(dtype), h.to(dtype)
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, h, *weights = tensors
+        return torch._VF.gru(x, h, weights, True, 1, 0.0, False, True, False)
+
+    with torch.no_grad(), tf32_allowed(allow_tf32):
+        with aten_ext.disabled():
+            theirs = run(x, h, *weights)
+        aten_ext.reset_counts()
+        ours = run(x, h, *weights)
+        assert_ran("_cudnn_rnn")
+        exact = run(*(t.double() for t in (x, h, *weights)))
+    for mine, upstreams, truth in zip(ours, theirs, exact, strict=True):
+        no_less_accurate(mine, upstreams, truth, FLOOR[dtype])
 
 
 @pytest.mark.gpu
@@ -549,7 +592,7 @@ def test_autocast() -> None:
 
 
 # One call of each kernel that waits for other blocks, and of the one-step kernel.
-CALLS = [(20, 4, 512), (20, 4, 900), (20, 4, 128), (1, 4, 512)]
+CALLS = [(20, 4, 512), (20, 16, 512), (20, 4, 900), (20, 4, 128), (1, 4, 512)]
 
 
 @pytest.mark.gpu

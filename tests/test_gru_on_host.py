@@ -208,11 +208,18 @@ def test_weights_beyond_registers(ops: Any) -> None:
 
 
 @pytest.mark.parametrize(("math", "blocks"), [(FMA, 13), (FMA, 7), (MMA, 7), (TF32, 7)])
-@pytest.mark.parametrize("rows", [2, 5, 17, 32])
+@pytest.mark.parametrize("rows", [2, 5, 11, 17, 32])
 def test_rows_over_the_whole_gpu(ops: Any, math: int, blocks: int, rows: int) -> None:
     """From one row a warp to two turns of two; blocks of 8 and of 16 units; warps without columns."""
     for dtype in dtypes_of(math, GRID):
         check_recurrence(ops, dtype, [math, GRID, blocks, rows], hidden=100, batch=rows, steps=4)
+
+
+@pytest.mark.parametrize(("hidden", "rows"), [(257, 9), (512, 3), (512, 16), (512, 20), (513, 16)])
+def test_tf32_around_512(ops: Any, hidden: int, rows: int) -> None:
+    """Up to there one tile of rows, two at once, or two twice; beyond, one after the other."""
+    blocks = (hidden + 15) // 16
+    check_recurrence(ops, torch.float32, [TF32, GRID, blocks, rows], hidden=hidden, batch=rows, steps=3)
 
 
 def test_sixteen_bits_beyond_1024(ops: Any) -> None:
@@ -589,14 +596,22 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"sixteen": True, "batch": 4, "hidden": 1024, "directions": 2}, ("recurrence", MMA, GRID, 64, 4)),
         # TF32 where it is allowed and rows are many.
         ({"tf32": True, "batch": 7, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
-        ({"tf32": True, "batch": 8, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 2)),
+        ({"tf32": True, "batch": 8, "hidden": 512}, ("recurrence", TF32, GRID, 32, 2)),
+        ({"tf32": True, "batch": 8, "hidden": 512, "steps": 5}, ("recurrence", TF32, GRID, 32, 2)),
+        ({"tf32": True, "batch": 8, "hidden": 512, "steps": 4}, ("recurrence", TF32, CLUSTER, 16, 2)),
+        ({"tf32": True, "batch": 8, "hidden": 260}, ("recurrence", TF32, GRID, 17, 2)),
+        ({"tf32": True, "batch": 64, "hidden": 512}, ("recurrence", TF32, GRID, 32, 16)),
+        ({"tf32": True, "batch": 65, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 10)),
+        ({"tf32": True, "batch": 112, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 16)),
+        ({"tf32": True, "batch": 128, "hidden": 512}, ("recurrence", TF32, GRID, 32, 32)),
+        ({"tf32": True, "batch": 129, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 19)),
         ({"tf32": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
         ({"tf32": True, "batch": 16}, ("recurrence", TF32, CLUSTER, 8, 2)),
         ({"tf32": True, "batch": 121}, ("recurrence", TF32, CLUSTER, 4, 5)),
         ({"tf32": True, "batch": 264, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 2)),
         ({"tf32": True, "batch": 265, "hidden": 128}, ("recurrence", TF32, CLUSTER, 2, 5)),
         ({"tf32": False, "batch": 29, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 5)),
-        ({"tf32": True, "batch": 113, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 17)),
+        ({"tf32": True, "batch": 113, "hidden": 512}, ("recurrence", TF32, GRID, 32, 29)),
         ({"tf32": True, "batch": 640, "hidden": 128}, ("recurrence", TF32, CLUSTER, 2, 10)),
         ({"tf32": True, "batch": 4 * 396, "hidden": 64}, ("recurrence", FMA, BLOCK, 1, 4)),
         ({"tf32": True, "batch": 4 * 396 + 1, "hidden": 64}, ("recurrence", TF32, BLOCK, 1, 5)),

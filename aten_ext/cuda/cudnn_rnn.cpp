@@ -144,7 +144,6 @@ const char* decline::_cudnn_rnn_cuda(ATEN_EXT_CUDNN_RNN_PARAMETERS) {
 #ifdef ATEN_EXT_WITH_CUDA
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm_cuda_dispatch.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -156,7 +155,7 @@ const char* decline::_cudnn_rnn_cuda(ATEN_EXT_CUDNN_RNN_PARAMETERS) {
 
 #include "cuda/cudnn_rnn.h"
 #include "cuda/gru_cell.h"
-#include "cuda/tf32_product.h"
+#include "cuda/gru_projection.h"
 
 namespace aten_ext {
 namespace {
@@ -243,15 +242,6 @@ GruPlan plan_on_device(const GruSizes& sizes, const at::Tensor& input) {
   return devices.plan(sizes, input);
 }
 
-// rows [n, k] times w [m, k] transposed, in fp32 whatever the dtype: rounding a projection to 16 bits before
-// the gates see it costs accuracy, and an fp32 result nothing that counts.
-at::Tensor project(const at::Tensor& rows, const at::Tensor& w, bool tf32) {
-  if (rows.scalar_type() != at::kFloat) {
-    return at::cuda::mm(rows, w.t(), at::kFloat);
-  }
-  return tf32 ? cuda::tf32_product(rows, w) : at::cuda::mm(rows, w.t());
-}
-
 // A sequence as a matrix of rows for one GEMM, and where the row of a step and a batch row is.
 struct Rows {
   at::Tensor matrix;  // [steps * batch, features]
@@ -300,18 +290,23 @@ void* columns_of(const at::Tensor& y, int64_t direction, int64_t hidden) {
   return static_cast<char*>(y.mutable_data_ptr()) + direction * hidden * y.element_size();
 }
 
-// All steps: a GEMM and direction, then one launch.
+// All steps: the projections of all directions, then one launch.
 void run_recurrence(const Layer& layer, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& hy,
                     const at::Tensor& y, cudaStream_t stream) {
   const GruSizes& sizes = layer.sizes;
   const Rows rows = as_rows(input);
   RecurrenceParams p{};
   set_plan(p, sizes, layer.plan, input.scalar_type());
+  at::Tensor w_ih[2];
   at::Tensor gates[2];
   for (int64_t direction = 0; direction < sizes.directions; ++direction) {
     const int64_t index = layer.index * sizes.directions + direction;
-    const Weights weights(layer.weight, index, layer.stride, layer.sizes.hidden);
-    gates[direction] = project(rows.matrix, weights.w_ih, layer.plan.tf32);
+    w_ih[direction] = Weights(layer.weight, index, layer.stride, sizes.hidden).w_ih;
+  }
+  cuda::project_input(rows.matrix, w_ih, sizes.directions, layer.plan.tf32, gates);
+  for (int64_t direction = 0; direction < sizes.directions; ++direction) {
+    const int64_t index = layer.index * sizes.directions + direction;
+    const Weights weights(layer.weight, index, layer.stride, sizes.hidden);
     p.direction[direction] = {weights.w_hh.const_data_ptr(),
                               weights.b_ih,
                               weights.b_hh,

@@ -33,8 +33,10 @@ constexpr size_t kMostSharedBytes = 227 << 10;
 // Blocks that ask the driver how many clusters fit have an SM to themselves.
 constexpr int kWholeSmBytes = 200 << 10;
 
-// Over the whole GPU on tensor cores: rows of a group that are finished by two lanes a unit.
+// Over the whole GPU on tensor cores: rows of a group that are finished by two lanes a unit, and rows of a
+// tile.
 constexpr int kRowsToShare = 4;
+constexpr int kRowsOfTile = 8;
 
 using Kernel = void (*)(GruArguments);
 
@@ -72,6 +74,14 @@ Launch choose_fma(const RecurrenceParams& p) {
                      : choose_fma_shape<GruFmaShape<256, 32, 2, 8, 2>>(p);
 }
 
+// Over the whole GPU on tensor cores: how many times 16 columns a warp has.
+int grid_mma_steps(const RecurrenceParams& p) {
+  if (p.math == RecurrenceMath::MmaTf32 && p.hidden <= kGridMmaFewSteps * 16 * kGridWarps) {
+    return kGridMmaFewSteps;
+  }
+  return p.hidden <= kGridMmaSteps * 16 * kGridWarps ? kGridMmaSteps : kGridMmaMoreSteps;
+}
+
 // Over the whole GPU: the first kernel that takes the group's rows.
 template <typename Shape>
 void choose_grid_shape(const RecurrenceParams& p, Kernel kernel, int units, Launch& launch) {
@@ -98,15 +108,22 @@ Launch choose_grid_mma_shape(const RecurrenceParams& p) {
 }
 template <typename Element, int kSteps>
 Launch choose_grid_mma(const RecurrenceParams& p) {
-  return p.rows <= kRowsToShare ? choose_grid_mma_shape<GruGridMmaShape<Element, kSteps, 2, 1>>(p)
-                                : choose_grid_mma_shape<GruGridMmaShape<Element, kSteps, 1, 1>,
-                                                        GruGridMmaShape<Element, kSteps, 1, 2>>(p);
+  return p.rows <= kRowsToShare ? choose_grid_mma_shape<GruGridMmaShape<Element, kSteps, 2, 1, 1>>(p)
+                                : choose_grid_mma_shape<GruGridMmaShape<Element, kSteps, 1, 1, 1>,
+                                                        GruGridMmaShape<Element, kSteps, 1, 2, 1>>(p);
+}
+
+// In TF32 a smaller layer leaves registers for the words of two tiles of rows at once.
+Launch choose_grid_few_steps(const RecurrenceParams& p) {
+  return p.rows <= kRowsOfTile ? choose_grid_mma_shape<GruGridMmaShape<Tf32, kGridMmaFewSteps, 1, 1, 1>>(p)
+                               : choose_grid_mma_shape<GruGridMmaShape<Tf32, kGridMmaFewSteps, 1, 1, 2>,
+                                                       GruGridMmaShape<Tf32, kGridMmaFewSteps, 1, 2, 2>>(p);
 }
 
 template <typename Element>
 Launch choose_grid_16_bits(const RecurrenceParams& p) {
-  return p.hidden <= kGridMmaSteps * 16 * kGridWarps ? choose_grid_mma<Element, kGridMmaSteps>(p)
-                                                     : choose_grid_mma<Element, kGridMmaMoreSteps>(p);
+  return grid_mma_steps(p) == kGridMmaSteps ? choose_grid_mma<Element, kGridMmaSteps>(p)
+                                            : choose_grid_mma<Element, kGridMmaMoreSteps>(p);
 }
 
 // In registers alone.
@@ -135,7 +152,8 @@ Launch choose_grid(const RecurrenceParams& p) {
     return {};
   }
   if (p.math == RecurrenceMath::MmaTf32) {
-    return choose_grid_mma<Tf32, kGridMmaSteps>(p);
+    return grid_mma_steps(p) == kGridMmaFewSteps ? choose_grid_few_steps(p)
+                                                 : choose_grid_mma<Tf32, kGridMmaSteps>(p);
   }
   return p.dtype == RecurrenceDtype::Half ? choose_grid_16_bits<__half>(p)
                                           : choose_grid_16_bits<__nv_bfloat16>(p);
@@ -237,8 +255,7 @@ int64_t exchange_words(const RecurrenceParams& p) {
   if (p.math == RecurrenceMath::Fma) {
     return 2 * groups * gru_grid_fma_words(p.rows);
   }
-  const bool more = p.hidden > kGridMmaSteps * 16 * kGridWarps;
-  return 2 * groups * gru_grid_mma_words(p.rows, more ? kGridMmaMoreSteps : kGridMmaSteps);
+  return 2 * groups * gru_grid_mma_words(p.rows, grid_mma_steps(p));
 }
 
 cudaError_t query_recurrence_device(RecurrenceDevice& device) {

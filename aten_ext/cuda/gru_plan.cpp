@@ -62,6 +62,10 @@ constexpr int64_t kWarpBlocks = 12;
 constexpr int64_t kClusterHidden = 256;  // of the smaller ones
 constexpr int64_t kClusterOf16Hidden = 512;
 constexpr int64_t kClusterOf16Hidden16Bits = 640;
+// In TF32 a cluster of 16 hands round more bytes than pay: the whole GPU is faster, unless a cluster's rows
+// are two tiles, multiplied at once, and the GPU's are more. H = 512, us a step, cluster -> GPU: 8 rows 1.88
+// -> 1.07, 32 rows 2.07 -> 1.26, 64 rows 2.48 -> 1.94, 96 rows 2.86 -> 3.06, 128 rows 4.65 -> 3.5.
+constexpr int64_t kTf32ClusterRows = 16;
 // Over the whole GPU: blocks of 8 (fp32) or 16 units.
 constexpr int64_t kGridFmaUnits = 8;
 constexpr int64_t kGridUnits = 16;
@@ -94,7 +98,7 @@ constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][f
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
 constexpr double kTf32ProjectionFlops = 25e6;
-// And beyond which block and cluster kernels have not been measured with it.
+// And beyond which hidden sizes up to kClusterOf16Hidden have not been measured with it.
 constexpr double kProjectionFlops = 150e6;
 
 // ------------------------------------------------------------------------------------------------------
@@ -143,33 +147,6 @@ bool block(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
   return true;
 }
 
-bool block_or_cluster(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
-  const int64_t hidden = sizes.hidden;
-  const bool fma = plan.math == GruMath::Fma;
-  if (hidden <= kBlockHidden) {
-    return plan.math == GruMath::MmaTf32 && hidden > kSmallBlockHidden ? cluster(sizes, device, 0, plan)
-                                                                       : block(sizes, device, plan);
-  }
-  if (hidden <= kClusterHidden) {
-    if (!cluster(sizes, device, 2, plan)) {
-      return false;
-    }
-    // Twice the groups, where that leaves one tile of rows and not two.
-    if (!fma && plan.rows > kMmaTile) {
-      (void)cluster(sizes, device, 1, plan);
-    }
-    return true;
-  }
-  if (hidden > (plan.math == GruMath::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden)) {
-    return false;
-  }
-  const bool sixteen = cluster(sizes, device, 3, plan);
-  if (plan.math == GruMath::Mma && hidden <= kClusterOf16Hidden && (!sixteen || plan.rows > kMmaTile)) {
-    return cluster(sizes, device, 2, plan);
-  }
-  return sixteen;
-}
-
 bool grid(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
   if (sizes.hidden > (plan.math == GruMath::MmaTf32 ? kGridHiddenTf32 : kGridHidden)) {
     return false;
@@ -195,8 +172,43 @@ bool grid(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
   return true;
 }
 
+// Up to H = 512, 640 in 16 bits, where there are kernels for that.
+bool small_state(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
+  const int64_t hidden = sizes.hidden;
+  const bool fma = plan.math == GruMath::Fma;
+  if (hidden <= kBlockHidden) {
+    return plan.math == GruMath::MmaTf32 && hidden > kSmallBlockHidden ? cluster(sizes, device, 0, plan)
+                                                                       : block(sizes, device, plan);
+  }
+  if (hidden <= kClusterHidden) {
+    if (!cluster(sizes, device, 2, plan)) {
+      return false;
+    }
+    // Twice the groups, where that leaves one tile of rows and not two.
+    if (!fma && plan.rows > kMmaTile) {
+      (void)cluster(sizes, device, 1, plan);
+    }
+    return true;
+  }
+  if (hidden > (plan.math == GruMath::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden)) {
+    return false;
+  }
+  const bool sixteen = cluster(sizes, device, 3, plan);
+  if (GruPlan over_gpu = plan;
+      plan.math == GruMath::MmaTf32 && sizes.steps >= kGridSteps[0] && grid(sizes, device, over_gpu) &&
+      over_gpu.rows <= kMmaRows &&
+      (!sixteen || over_gpu.rows <= kTf32ClusterRows || plan.rows > kTf32ClusterRows)) {
+    plan = over_gpu;
+    return true;
+  }
+  if (plan.math == GruMath::Mma && hidden <= kClusterOf16Hidden && (!sixteen || plan.rows > kMmaTile)) {
+    return cluster(sizes, device, 2, plan);
+  }
+  return sixteen;
+}
+
 const char* plan_recurrence(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) {
-  const bool found = block_or_cluster(sizes, device, plan) || grid(sizes, device, plan);
+  const bool found = small_state(sizes, device, plan) || grid(sizes, device, plan);
   if (!found) {
     return "hidden size without a kernel";
   }
@@ -305,7 +317,7 @@ GruPlan plan_gru(const GruSizes& given, const GruDevice& device) {
   }
   if (!sizes.sixteen_bits && sizes.tf32_allowed) {
     const double projection = 6.0 * sizes.batch * sizes.hidden * sizes.input * sizes.directions;
-    if (plan.exchange != GruExchange::Grid && projection > kProjectionFlops) {
+    if (sizes.hidden <= kClusterOf16Hidden && projection > kProjectionFlops) {
       return upstream("large projection that upstream may do in TF32");
     }
     plan.tf32 = plan.math == GruMath::MmaTf32 || projection > kTf32ProjectionFlops;

@@ -8,7 +8,7 @@ namespace aten_ext {
 
 enum class GruRoute : uint8_t {
   Upstream,
-  Recurrence,  // one projection GEMM and direction, then one launch for all steps of the layer
+  Recurrence,  // one projection GEMM, then one launch for all steps of the layer
   Step,        // a sequence of a few steps: one launch for each, with its projection
 };
 // In the order of cuda::RecurrenceMath and cuda::RecurrenceExchange.

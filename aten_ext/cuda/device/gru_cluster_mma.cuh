@@ -21,9 +21,14 @@
 // 370, the rest 1000 of waiting. In 16 blocks 0.80 us with one row, 1.19 with 8; H = 256 in 8 blocks 0.73,
 // in 4 blocks 0.95; H = 128 in a block 0.85. Each 8 rows more, H = 512 in 8 blocks: 1.2 us.
 //
-// TF32, H = 512, 16 blocks: 1.05 us with 3 rows, 1.73 with 8, 2.6 with 11, where 22 KB of state arrive in
-// each block in each step, 1700 cycles, after two tiles of 1300 cycles of mma. H = 256, 8 blocks: 0.87 with 5
-// rows.
+// Beside its steps the launch of that layer takes 6.1 us: 1.5 thousand cycles until W_hh is sent for, 6.6
+// thousand until it is there (7 groups read the same 3 MB from the L2 at 6 TB/s), 2.5 thousand of biases, of
+// finishing the first state and of the cluster's barrier. When h0 was read after W_hh and not before it,
+// those were 6.5 thousand.
+//
+// TF32, H = 512, 16 blocks (the policy takes gru_grid_mma.cuh there, but for few steps): 1.05 us with 3
+// rows, 1.73 with 8, 2.6 with 11, where 22 KB of state arrive in each block in each step, 1700 cycles, after
+// two tiles of 1300 cycles of mma. H = 256, 8 blocks: 0.87 with 5 rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -140,6 +145,57 @@ __global__ __launch_bounds__(Shape::kThreads,
     }
   }
 
+  const auto* const h0 = static_cast<const Tensor*>(d.h0) + static_cast<int64_t>(place.first_row) * hidden;
+  gru_ask_for_first_state(buffers, stride, h0, place.rows, hidden, thread);
+  // W_hh, once: rows g and g + 8 of each gate's tile.
+  const auto* const w_hh = static_cast<const Tensor*>(d.w_hh);
+  const bool vectors = hidden % (16 / static_cast<int>(sizeof(Tensor))) == 0 && is_vector_aligned(w_hh);
+  const int first_column = split * kPairs * kMmaPairColumns<Element> + in_four * kVector;
+  uint4 low[3][kPairs];
+  uint4 high[3][kPairs];
+  const int first_of_lane = place.first_unit + group * 16 + group_of_four;
+  if (vectors) {
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      const Tensor* const row = w_hh + (static_cast<int64_t>(gate) * hidden + first_of_lane) * hidden;
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const int column = first_column + pair * kMmaPairColumns<Element>;
+        low[gate][pair] = uint4{0, 0, 0, 0};
+        high[gate][pair] = uint4{0, 0, 0, 0};
+        if (column < hidden && first_of_lane < hidden) {
+          low[gate][pair] = *reinterpret_cast<const uint4*>(row + column);
+        }
+        if (column < hidden && first_of_lane + 8 < hidden) {
+          high[gate][pair] = *reinterpret_cast<const uint4*>(row + 8 * static_cast<int64_t>(hidden) + column);
+        }
+      }
+    }
+    if constexpr (!std::is_same_v<Operand, Tensor>) {
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+          gru_round<Element>(low[gate][pair]);
+          gru_round<Element>(high[gate][pair]);
+        }
+      }
+    }
+  } else {
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      const Tensor* const row = w_hh + (static_cast<int64_t>(gate) * hidden + first_of_lane) * hidden;
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const int column = first_column + pair * kMmaPairColumns<Element>;
+        low[gate][pair] =
+            gru_load_operands<Element>(first_of_lane < hidden ? row : nullptr, column, hidden, false);
+        high[gate][pair] = gru_load_operands<Element>(
+            first_of_lane + 8 < hidden ? row + 8 * static_cast<int64_t>(hidden) : nullptr, column, hidden,
+            false);
+      }
+    }
+  }
   // This thread's own results, kOwn neighbours of 4 * tile + i (see the fragments): the split's share. The
   // first is at own_row of kRows and at own_unit, the others so many further.
   const int first_result = kResults >= kSplits ? split * kOwn : split;
@@ -191,55 +247,6 @@ __global__ __launch_bounds__(Shape::kThreads,
   for (int i = 0; i < kAhead; ++i) {
     fetch();
   }
-  // W_hh, once: rows g and g + 8 of each gate's tile.
-  const auto* const w_hh = static_cast<const Tensor*>(d.w_hh);
-  const bool vectors = hidden % (16 / static_cast<int>(sizeof(Tensor))) == 0 && is_vector_aligned(w_hh);
-  const int first_column = split * kPairs * kMmaPairColumns<Element> + in_four * kVector;
-  uint4 low[3][kPairs];
-  uint4 high[3][kPairs];
-  const int first_of_lane = place.first_unit + group * 16 + group_of_four;
-  if (vectors) {
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-      const Tensor* const row = w_hh + (static_cast<int64_t>(gate) * hidden + first_of_lane) * hidden;
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        const int column = first_column + pair * kMmaPairColumns<Element>;
-        low[gate][pair] = uint4{0, 0, 0, 0};
-        high[gate][pair] = uint4{0, 0, 0, 0};
-        if (column < hidden && first_of_lane < hidden) {
-          low[gate][pair] = *reinterpret_cast<const uint4*>(row + column);
-        }
-        if (column < hidden && first_of_lane + 8 < hidden) {
-          high[gate][pair] = *reinterpret_cast<const uint4*>(row + 8 * static_cast<int64_t>(hidden) + column);
-        }
-      }
-    }
-    if constexpr (!std::is_same_v<Operand, Tensor>) {
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          gru_round<Element>(low[gate][pair]);
-          gru_round<Element>(high[gate][pair]);
-        }
-      }
-    }
-  } else {
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-      const Tensor* const row = w_hh + (static_cast<int64_t>(gate) * hidden + first_of_lane) * hidden;
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        const int column = first_column + pair * kMmaPairColumns<Element>;
-        low[gate][pair] =
-            gru_load_operands<Element>(first_of_lane < hidden ? row : nullptr, column, hidden, false);
-        high[gate][pair] = gru_load_operands<Element>(
-            first_of_lane + 8 < hidden ? row + 8 * static_cast<int64_t>(hidden) : nullptr, column, hidden,
-            false);
-      }
-    }
-  }
   // Of units g and g + 8, or of the one that all own results are of.
   constexpr int kBiases = kOwn < 4 ? 1 : 2;
   GruBias bias[kBiases];
@@ -257,10 +264,6 @@ __global__ __launch_bounds__(Shape::kThreads,
   const int64_t y_turn = kRows * a.y_row;
   const int64_t y_step = (place.direction == 0 ? a.y_step : -a.y_step) - (turns - 1) * y_turn;
 
-  const auto* const h0 = static_cast<const Tensor*>(d.h0) + static_cast<int64_t>(place.first_row) * hidden;
-  gru_first_state(buffers, buffer_size, stride, h0, place.rows, hidden, thread,
-                  [](Tensor x) { return Mma::to_operand(to_op(x)); });
-  __syncthreads();
   // The state in fp32: of the only turn in registers, of several in shared memory.
   float values[kOwn];
 #pragma unroll 4
@@ -269,18 +272,17 @@ __global__ __launch_bounds__(Shape::kThreads,
     for (int j = 0; j < kOwn; ++j) {
       const int row = row0 + own_row + row_further(j);
       const int unit = own_unit + unit_further(j);
-      float value = 0.0f;
-      if (has_own && row < place.rows && unit < hidden) {
-        if constexpr (std::is_same_v<Operand, Tensor>) {
-          value = to_op(buffers[row * stride + unit]);
-        } else {  // rounded there
-          value = to_op(h0[static_cast<int64_t>(row) * hidden + unit]);
-        }
+      values[j] = has_own && row < place.rows && unit < hidden
+                      ? to_op(h0[static_cast<int64_t>(row) * hidden + unit])
+                      : 0.0f;
+      if (turns > 1) {
+        carried[(row0 / kRows * kOwn + j) * Shape::kThreads] = values[j];
       }
-      values[j] = value;
-      carried[(row0 / kRows * kOwn + j) * Shape::kThreads] = value;
     }
   }
+  gru_take_first_state<kAhead, std::is_same_v<Operand, Tensor>>(
+      buffers, buffer_size, stride, place.rows, hidden, thread, [](uint4& x) { gru_round<Element>(x); });
+  __syncthreads();
   if constexpr (kInCluster) {  // no block writes into another before that one has begun and filled its memory
     cluster_arrive();
     cluster_wait();

@@ -11,8 +11,20 @@
 // to 10 bits of mantissa, accumulated in fp32; only where PyTorch allows cuDNN that). A word is two units and
 // the number of the step: 2 * 16 + 32 bits, or in TF32 2 * 19 + 26.
 //
-// Registers: 96 of weights (16 bits, H up to 1024) leave room for the words of the next eight rows. 192
-// (TF32, and 16 bits beyond) do not: a few dozen values, read once a step, are in local memory.
+// Registers: 96 of weights (16 bits, H up to 1024; TF32 up to 512) leave room for the words of the next eight
+// rows. 192 (TF32, and 16 bits beyond) do not: a few dozen values, read once a step, are in local memory.
+//
+// TF32 up to H = 512, where a warp has 64 columns: both tiles of 16 rows are sent for at once and not one
+// after the other (1.95 us a step for 2.04). Budget of such a step, 4 groups of 16 rows, each 32 blocks: the
+// way of a word through the L2 0.7 us; 4.2 MB of words at 5.5 TB/s 0.75, if no poll comes too early; 384
+// products of a block at 625 FMAs a cycle 630 cycles; sums, gates and stores 600. That is 2.1 us. Measured on
+// an H200, us a step, and a cluster of 16 blocks beside it, whose state travels in stores of 16 bytes each:
+//
+//   batch                  8    16    24    32    48    64    96   128
+//   4 groups over the GPU  1.07  1.12  1.20  1.26  1.84  1.94  3.06  3.52
+//   7 clusters             1.88  1.91  1.92  2.07  2.19  2.48  2.86  4.65
+//
+// Two lanes that share a unit's sums, as in 16 bits, were slower (1.33 us at 8 rows).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,6 +41,7 @@
 namespace aten_ext::cuda {
 
 constexpr int kGridMmaUnits = 16;
+constexpr int kGridMmaFewSteps = 4;    // times 16 columns of a warp: H up to 512
 constexpr int kGridMmaSteps = 8;       // times 16 columns of a warp: H up to 1024
 constexpr int kGridMmaMoreSteps = 16;  // up to 2048; 16 bits only
 constexpr int kGridMmaWords = 64;      // that one block publishes of eight rows
@@ -117,14 +130,16 @@ struct GruGridMma<Tf32> {
   }
 };
 
-// How a kernel is cut: kSteps times 16 columns of a warp, kParts and kItems of GruFinish.
-template <typename E, int steps, int parts, int items>
+// How a kernel is cut: kSteps times 16 columns of a warp, kParts and kItems of GruFinish, kTiles of eight
+// rows at once.
+template <typename E, int steps, int parts, int items, int tiles>
 struct GruGridMmaShape {
   using Element = E;
   using Tensor = typename GruMma<Element>::Tensor;
   using Finish = GruFinish<Tensor, kGridMmaUnits, parts, items>;
   static constexpr int kSteps = steps;
   static constexpr int kParts = parts;
+  static constexpr int kTiles = tiles;
   // Of weights. Beyond 96 there is no room for the words of the next eight rows, nor for more products that
   // do not wait for one another.
   static constexpr bool kFewRegisters = 3 * steps * GruGridMma<Element>::kRegisters <= 96;
@@ -143,7 +158,9 @@ __global__ __launch_bounds__(kGridThreads,
   using Tensor = typename Shape::Tensor;
   using Finish = typename Shape::Finish;
   constexpr int kSteps = Shape::kSteps;
-  using Poll = GruPoll<Mma::kTagBits, kSteps, kSteps, 0, kGridMmaWords>;
+  constexpr int kTiles = Shape::kTiles;
+  constexpr int kOfEight = kGridWarps * kSteps * kGridMmaWords;
+  using Poll = GruPoll<Mma::kTagBits, kTiles * kSteps, kSteps, kOfEight, kGridMmaWords>;
   constexpr int kChains = Shape::kFewRegisters ? 2 : 1;
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -210,21 +227,26 @@ __global__ __launch_bounds__(kGridThreads,
 
   Finish finish(a, place, inputs, warp, lane);
   const GruWords words(a, gru_grid_mma_words(a.rows, kSteps));
-  constexpr int kOfEight = kGridWarps * kSteps * kGridMmaWords;
   const int finishing = Finish::warps(place.rows);
 
   for (int64_t step = 0; step < a.steps; ++step) {
     const bool last = step + 1 == a.steps;
     float* const part = products + (step & 1) * kGridWarps * part_stride;
 
-    // The words of eight rows: those of the next eight are sent for before this eight's products.
-    WordPair pairs[kSteps];
+    // The words of kTiles times eight rows: those of the next are sent for before these ones' products.
+    WordPair pairs[kTiles * kSteps];
     const auto poll_rows = [&](int row0) {
       uint32_t missing = 0;
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        pairs[s] = {};  // of rows and columns that do not exist
-        missing |= row0 + group_of_four < place.rows && (warp * kSteps + s) * 16 < hidden ? 1u << s : 0u;
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          const int i = tile * kSteps + s;
+          pairs[i] = {};  // of rows and columns that do not exist
+          const bool exists =
+              row0 + 8 * tile + group_of_four < place.rows && (warp * kSteps + s) * 16 < hidden;
+          missing |= exists ? 1u << i : 0u;
+        }
       }
       const uint64_t* const from =
           words.of(step) + row0 / 8 * kOfEight + warp * kSteps * kGridMmaWords + 2 * lane;
@@ -232,47 +254,56 @@ __global__ __launch_bounds__(kGridThreads,
     };
     Poll poll = poll_rows(0);
     poll.issue(pairs);
-    for (int row0 = 0; row0 < place.rows; row0 += 8) {
+    for (int row0 = 0; row0 < place.rows; row0 += 8 * kTiles) {
       poll.complete(pairs);
       if (step == 0) {
-        const int64_t row = place.first_row + min(row0 + group_of_four, place.rows - 1);
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
-          float h[4];
-          load_each_of_four(h, h0 + row * hidden, first_column + 16 * s);
-          pairs[s] = {Mma::word(h[0], h[1], 0), Mma::word(h[2], h[3], 0)};
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const int64_t row = place.first_row + min(row0 + 8 * tile + group_of_four, place.rows - 1);
+#pragma unroll
+          for (int s = 0; s < kSteps; ++s) {
+            float h[4];
+            load_each_of_four(h, h0 + row * hidden, first_column + 16 * s);
+            pairs[tile * kSteps + s] = {Mma::word(h[0], h[1], 0), Mma::word(h[2], h[3], 0)};
+          }
         }
       }
-      typename Mma::Operand b[kSteps];
+      typename Mma::Operand b[kTiles * kSteps];
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        b[s] = Mma::operand(pairs[s]);
+      for (int i = 0; i < kTiles * kSteps; ++i) {
+        b[i] = Mma::operand(pairs[i]);
       }
-      const bool more = row0 + 8 < place.rows;
+      const bool more = row0 + 8 * kTiles < place.rows;
       if (Shape::kFewRegisters && more) {
-        poll = poll_rows(row0 + 8);
+        poll = poll_rows(row0 + 8 * kTiles);
         poll.issue(pairs);
       }
-      float sums[kChains][3][4] = {};
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (tile > 0 && row0 + 8 * tile >= place.rows) {
+          break;
+        }
+        float sums[kChains][3][4] = {};
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            Mma::multiply_add(sums[s % kChains][gate], weights[gate][s], b[tile * kSteps + s]);
+          }
+        }
+        float* const to = part + warp * part_stride +
+                          (row0 + 8 * tile + 2 * in_four) * kGridMmaProductStride + group_of_four;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          Mma::multiply_add(sums[s % kChains][gate], weights[gate][s], b[s]);
-        }
-      }
-      float* const to =
-          part + warp * part_stride + (row0 + 2 * in_four) * kGridMmaProductStride + group_of_four;
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {  // [row of the batch, unit]
-          to[i % 2 * kGridMmaProductStride + gate * kGridMmaUnits + i / 2 * 8] =
-              kChains == 2 ? sums[0][gate][i] + sums[kChains - 1][gate][i] : sums[0][gate][i];
+          for (int i = 0; i < 4; ++i) {  // [row of the batch, unit]
+            to[i % 2 * kGridMmaProductStride + gate * kGridMmaUnits + i / 2 * 8] =
+                kChains == 2 ? sums[0][gate][i] + sums[kChains - 1][gate][i] : sums[0][gate][i];
+          }
         }
       }
       if (!Shape::kFewRegisters && more) {
-        poll = poll_rows(row0 + 8);
+        poll = poll_rows(row0 + 8 * kTiles);
         poll.issue(pairs);
       }
     }

@@ -20,8 +20,11 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
+#include "cuda/device/async_copy.cuh"
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/vector.cuh"
 
 namespace aten_ext::cuda {
 
@@ -91,6 +94,57 @@ __device__ __forceinline__ void gru_first_state(Operand* buffers, int size, int 
       const int at = first + i * threads;
       if (at < rows * hidden) {
         buffers[at / hidden * stride + at % hidden] = convert(values[i]);
+      }
+    }
+  }
+}
+
+// The same for an operand as large as T, in two parts between which other loads may be asked for. The first
+// sends for h0: row by row, a warp a row, into the first buffer, as a group of asynchronous copies.
+template <typename Operand, typename T>
+__device__ __forceinline__ void gru_ask_for_first_state(Operand* buffer, int stride, const T* h0, int rows,
+                                                        int hidden, int thread) {
+  static_assert(sizeof(Operand) == sizeof(T));
+  constexpr int kVector = 16 / sizeof(T);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (hidden % kVector == 0 && is_vector_aligned(h0)) {
+    for (int row = thread / 32; row < rows; row += warps) {
+      for (int column = thread % 32 * kVector; column < hidden; column += 32 * kVector) {
+        copy_async_16(buffer + row * stride + column, h0 + static_cast<int64_t>(row) * hidden + column);
+      }
+    }
+  } else {
+    for (int row = thread / 32; row < rows; row += warps) {
+#pragma unroll 8
+      for (int column = thread % 32; column < hidden; column += 32) {
+        memcpy(buffer + row * stride + column, h0 + static_cast<int64_t>(row) * hidden + column, sizeof(T));
+      }
+    }
+  }
+  commit_async_copies();
+}
+
+// The second, when `later` groups of copies have followed: waits, lets `convert` make operands of each vector
+// in place unless they are ones already, and puts zeros beyond the last column of both buffers' rows, where
+// no unit ever writes: the weights there are zero, and zero times NaN is not. Rows beyond the last keep what
+// they have, which reaches no other row. To be followed by a __syncthreads.
+template <int later, bool are_operands, typename Operand, typename Convert>
+__device__ __forceinline__ void gru_take_first_state(Operand* buffers, int size, int stride, int rows,
+                                                     int hidden, int thread, const Convert& convert) {
+  constexpr int kVector = 16 / sizeof(Operand);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (int row = thread / 32; row < rows; row += warps) {
+    for (int column = hidden + thread % 32; column < stride; column += 32) {
+      buffers[row * stride + column] = Operand{};
+      buffers[size + row * stride + column] = Operand{};
+    }
+  }
+  wait_async_copies<later>();
+  if constexpr (!are_operands) {
+    __syncwarp();
+    for (int row = thread / 32; row < rows; row += warps) {
+      for (int column = thread % 32 * kVector; column < hidden; column += 32 * kVector) {
+        convert(*reinterpret_cast<uint4*>(buffers + row * stride + column));
       }
     }
   }
