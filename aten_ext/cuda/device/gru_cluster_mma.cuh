@@ -90,13 +90,16 @@ struct GruClusterMmaShape {
   }
 };
 
-// Values as they lie in memory to operands, in place.
+// Values as they lie in memory to operands, in place. Nothing to do in 16 bits.
 template <typename Element>
 __device__ __forceinline__ void gru_round(uint4& bits) {
-  float4 values;
-  memcpy(&values, &bits, sizeof(bits));
-  bits = {GruMma<Element>::to_operand(values.x), GruMma<Element>::to_operand(values.y),
-          GruMma<Element>::to_operand(values.z), GruMma<Element>::to_operand(values.w)};
+  using Mma = GruMma<Element>;
+  if constexpr (!std::is_same_v<typename Mma::Operand, typename Mma::Tensor>) {
+    float4 values;
+    memcpy(&values, &bits, sizeof(bits));
+    bits = {Mma::to_operand(values.x), Mma::to_operand(values.y), Mma::to_operand(values.z),
+            Mma::to_operand(values.w)};
+  }
 }
 
 template <typename Shape>
