@@ -40,7 +40,12 @@ def _layers(shapes: tuple[tuple[int, int], ...]) -> Iterator[linear.Linear]:
 def _case(layer: linear.Linear) -> Case:
     case = layer.case()
     return replace(
-        case, op="inductor_pass", name=f"compiled {case.name}", series="", measure=partial(_measure, layer)
+        case,
+        op="inductor_pass",
+        name=f"compiled {case.name}",
+        sizes={},
+        series="",
+        measure=partial(_measure, layer),
     )
 
 

@@ -49,7 +49,12 @@ def cases(device: str, full: bool) -> list[Case]:
 def _case(layer: linear.Linear, peer: str) -> Case:
     case = layer.case()
     return replace(
-        case, op="linear_peers", name=f"{case.name} vs {peer}", measure=partial(_measure, layer, peer)
+        case,
+        op="linear_peers",
+        name=f"{case.name} vs {peer}",
+        sizes={},
+        series="",
+        measure=partial(_measure, layer, peer),
     )
 
 
