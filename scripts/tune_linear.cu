@@ -181,10 +181,10 @@ bool tune(const LinearParams& p, int multiprocessors, const char* name, const Me
   bool right = true;
   for (int groups = 1; groups <= kMostGroups; groups *= 2) {
     for (int splits = 1; splits <= kMostSplits; ++splits) {
-      const Plan plan{chosen.rows, groups, splits};
+      const Plan plan = make_plan(layer, groups, splits, false);
       const int blocks = divide_up(p.N, columns_of(plan)) * splits;
       const bool is_chosen = groups == chosen.groups && splits == chosen.splits;
-      if (!is_plan(plan) || splits > stages_of(p.K, kIsFloat, plan) ||
+      if (!is_tile(plan.rows, groups) || splits > stages_of(p.K, kIsFloat, plan) ||
           (!is_chosen && blocks > 8 * kBlocksPerSM * multiprocessors)) {
         continue;
       }

@@ -112,9 +112,11 @@ def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int,
 @pytest.mark.parametrize(
     "form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"]
 )
-def test_bias_forms(dtype: torch.dtype, act: str, form: str) -> None:
+@pytest.mark.parametrize("shape", [(9, 35, 136), (24, 40, 1096)], ids=str)
+def test_bias_forms(dtype: torch.dtype, act: str, form: str, shape: tuple[int, int, int]) -> None:
+    """In one block and in a cluster, whose blocks finish different rows."""
     load()
-    m, n, k = 9, 35, 136
+    m, n, k = shape
     mat1, mat2 = operands((m, n, k), dtype, True)
     bias = {
         "[]": torch.tensor(0.5),

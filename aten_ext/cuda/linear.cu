@@ -54,6 +54,7 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/linear_epilogue.cuh"
 #include "cuda/device/linear_product.cuh"
 #include "cuda/device/linear_reduce.cuh"
 #include "cuda/device/linear_weight.cuh"
@@ -69,13 +70,16 @@ namespace {
 
 struct Arguments {
   LinearParams p;
-  int splits;  // the cluster's size
-  int stages;  // of the whole K
+  int splits;      // the cluster's size
+  int stages;      // of the whole K
+  int prefetched;  // stages of a block's weight that it asks for ahead
+  int of_block;    // elements of a tile that each block of the cluster finishes
+  float of_block_reciprocal;
 };
 
 // A block's warps: `groups` times 16 columns of the result, and for each group kWarps / groups warps that
 // take turns with k.
-template <typename T, bool transposed, int rows, int groups>
+template <typename T, bool transposed, int rows, int groups, bool alone>
 struct Geometry {
   static constexpr int kDepthGroups = kWarps / groups;
   using Weight = LinearWeight<T, transposed, groups, kDepthGroups, kStageSteps>;
@@ -88,27 +92,18 @@ struct Geometry {
   static constexpr int kRowsAtOnce = kThreads / kVectors;
   // A stage: a tile of the weight, and of mat1.
   static constexpr int kStageVectors = Weight::kBytes / 16 + rows * kVectors;
-  static constexpr int kGathered = rows * kColumns + kMostSplits * 32;
-  static constexpr int kSlots =
-      std::min((kMostSharedBytes - kGathered * 4) / (kStageVectors * 16), kMostSlots);
   static constexpr int kPartialStride = kColumns + 4;
-  static constexpr int kPartial = kDepthGroups * rows * kPartialStride;
-  static constexpr int kRing = std::max(kSlots * kStageVectors * 4, kPartial);  // in floats
-  static constexpr int kBytes = (kRing + kGathered) * 4;
+  static constexpr int kPartialBytes = kDepthGroups * rows * kPartialStride * 4;
+  using Sums = PartialSums<kThreads, kDepthGroups, rows, kColumns, kPartialStride>;
+  static_assert(Sums::kMostBlocks == kMostSplits);
+  static constexpr int kMostBytes = alone ? kMostSharedBytesAlone : kMostSharedBytes;
+  static constexpr int kSlots =
+      std::min((kMostBytes - Sums::kSharedBytes) / (kStageVectors * 16), kMostSlots);
+  static constexpr int kRingBytes = std::max(kSlots * kStageVectors * 16, kPartialBytes);
+  static constexpr int kBytes = kRingBytes + Sums::kSharedBytes;
   static_assert(kRowsAtOnce % 2 == 0);
-  static_assert(kSlots >= 2 && kBytes <= kMostSharedBytes);
+  static_assert(kSlots >= 2 && kBytes <= kMostBytes);
 };
-
-__device__ __forceinline__ float activate(float x, LinearActivation activation) {
-  if (activation == LinearActivation::ReLU) {
-    return x < 0.0f ? 0.0f : x;  // NaN stays
-  }
-  if (activation == LinearActivation::GELU) {
-    const float inner = 0.7978845608f * fmaf(0.044715f * x * x, x, x);
-    return 0.5f * x * (1.0f + tanhf(inner));
-  }
-  return x;
-}
 
 // One element of the product, by fused multiply-adds, the lanes of a warp taking turns with k.
 template <bool transposed>
@@ -125,18 +120,50 @@ __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
   return sum;
 }
 
+// fp32: forms those of a thread's sums again that are not finite. Whole warps.
+template <bool transposed, int rows, int sums>
+__device__ __forceinline__ void dot_again(float (&result)[sums], const LinearParams& p, int first_row,
+                                          int row_end, int n) {
+  uint32_t wrong = 0;  // a bit for each
+#pragma unroll
+  for (int i = 0; i < sums; ++i) {
+    // Not below the largest float: an infinity, a NaN, or a sum that did not fit.
+    const bool exists = first_row + i * rows < row_end && n < p.N;
+    wrong |= exists && !(fabsf(result[i]) <= 3.402823466e38f) ? 1u << i : 0u;
+  }
+  if (!__any_sync(0xffffffff, wrong != 0)) {
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int i = 0; i < sums; ++i) {
+    const int m = first_row + i * rows;
+    unsigned again = __ballot_sync(0xffffffff, (wrong >> i & 1) != 0);
+    while (again != 0) {
+      const int which = __ffs(static_cast<int>(again)) - 1;
+      const float dot =
+          dot_of_warp<transposed>(p, __shfl_sync(0xffffffff, m, which), __shfl_sync(0xffffffff, n, which));
+#pragma unroll
+      for (int j = 0; j < sums; ++j) {  // an index that is not known would move them to memory
+        result[j] = lane == which && i == j ? dot : result[j];
+      }
+      again &= again - 1;
+    }
+  }
+}
+
 // Grid: for each tile of columns a cluster of `splits` blocks (or one block), each with its part of K.
-template <typename T, bool transposed, int rows, int groups>
-__global__ __launch_bounds__(kThreads,
-                             kBlocksPerSM) void linear_kernel(const __grid_constant__ Arguments args) {
-  using G = Geometry<T, transposed, rows, groups>;
+template <typename T, bool transposed, int rows, int groups, bool alone>
+__global__ __launch_bounds__(kThreads, alone ? 1 : kBlocksPerSM) void linear_kernel(
+    const __grid_constant__ Arguments args) {
+  using G = Geometry<T, transposed, rows, groups, alone>;
   using W = typename G::Weight;
   const LinearParams& p = args.p;
   uint4* shared = dynamic_shared<uint4>();
   const int rank = args.splits == 1 ? 0 : static_cast<int>(cluster_rank());
-  if (args.splits != 1) {
-    cluster_arrive_relaxed();  // reduce_partial_sums waits for it
-  }
+  const typename G::Sums partial_sums(dynamic_shared<char>() + G::kRingBytes, p.M, args.splits, args.of_block,
+                                      rank);
+  partial_sums.expect();
   const int first_column = static_cast<int>(blockIdx.x) / args.splits * G::kColumns;
   const int first = args.stages * rank / args.splits;
   const int count = args.stages * (rank + 1) / args.splits - first;
@@ -145,16 +172,20 @@ __global__ __launch_bounds__(kThreads,
   const int group = thread / 32 / G::kDepthGroups;
   const int depth_group = thread / 32 % G::kDepthGroups;
 
-  // A launch of few stages asks for all of its weight now; in longer ones there is less to win than requests
-  // cost.
+  // What does not depend on the launch before comes to the L2 while that ends.
   W weight(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth);
-  if (count < G::kSlots) {
-    for (int stage = 0; stage < count; ++stage) {
-      weight.prefetch(stage);
-    }
+  W::prefetch(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth, min(count, args.prefetched));
+  for (int row = static_cast<int>(blockIdx.x); row < p.M && thread == kThreads - 1;
+       row += static_cast<int>(gridDim.x)) {
+    prefetch_bulk_to_l2(static_cast<const T*>(p.mat1) + row * p.mat1_stride,
+                        p.K * static_cast<int>(sizeof(T)));
   }
+  const int own_column = first_column + partial_sums.column();
+  const int first_row = partial_sums.first_row();
+  EarlyBias<T> bias(p, first_row, own_column, G::Sums::kRowsApart);
   wait_for_previous_launches();
   launch_dependents();
+  bias.load(p, first_row, own_column);
 
   // This thread's first vector of mat1 in the next stage.
   const int x_row = thread / G::kVectors;
@@ -200,7 +231,7 @@ __global__ __launch_bounds__(kThreads,
       weight.load(words[step], tile, step);
       x[step] = x_tile + (step ^ lane / 4 % 2) * W::kStepDepth;
     }
-    multiply_accumulate<T, W, rows, kStageSteps, G::kDepth>(sum, words, x);
+    multiply_accumulate<T, W, rows, kStageSteps, G::kDepth, alone ? 4 : 2>(sum, words, x);
     slot = slot == G::kSlots - 1 ? 0 : slot + 1;
   }
 
@@ -216,40 +247,34 @@ __global__ __launch_bounds__(kThreads,
       partial[(depth_group * rows + m) * G::kPartialStride + n] = sum[octet][i];
     }
   }
-  const auto store = [&](int m, int column, float value) {
-    const int n = first_column + column;
-    const bool exists = m >= 0 && n < p.N;
-    if constexpr (std::is_same_v<T, float>) {
-      // Not below the largest float: an infinity, a NaN, or a sum that did not fit.
-      unsigned again = __ballot_sync(0xffffffff, exists && !(fabsf(value) <= 3.402823466e38f));
-      while (again != 0) {
-        const int which = __ffs(static_cast<int>(again)) - 1;
-        const float dot =
-            dot_of_warp<transposed>(p, __shfl_sync(0xffffffff, m, which), __shfl_sync(0xffffffff, n, which));
-        value = lane == which ? dot : value;
-        again &= again - 1;
-      }
+  const int row_end = partial_sums.row_end();
+  float result[G::Sums::kSums];
+  partial_sums.add_up(result, partial, args.of_block_reciprocal);
+  if constexpr (std::is_same_v<T, float>) {
+    dot_again<transposed, G::Sums::kRowsApart>(result, p, first_row, row_end, own_column);
+  }
+#pragma unroll
+  for (float& value : result) {
+    value *= p.alpha;
+  }
+  bias.add_to(result, p, first_row, own_column, G::Sums::kRowsApart, row_end);
+  activate(result, p.activation);
+  T* out = static_cast<T*>(p.out) + first_row * p.out_stride + own_column;
+#pragma unroll
+  for (int i = 0; i < G::Sums::kSums; ++i) {
+    if (first_row + i * G::Sums::kRowsApart < row_end && own_column < p.N) {
+      *out = from_op<T>(result[i]);
     }
-    if (!exists) {
-      return;
-    }
-    value = p.alpha * value;
-    if (p.bias != nullptr) {
-      const T bias = static_cast<const T*>(p.bias)[m * p.bias_stride_m + n * p.bias_stride_n];
-      value = fmaf(p.beta, to_op(bias), value);
-    }
-    static_cast<T*>(p.out)[m * p.out_stride + n] = from_op<T>(activate(value, p.activation));
-  };
-  reduce_partial_sums<kThreads, G::kDepthGroups, rows, G::kColumns, G::kPartialStride>(
-      partial, partial + G::kRing, p.M, args.splits, rank, store);
+    out += G::Sums::kRowsApart * p.out_stride;
+  }
 }
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-template <typename T, bool transposed, int rows, int groups>
-cudaError_t launch_plan(const LinearParams& p, int splits, cudaStream_t stream) {
-  using G = Geometry<T, transposed, rows, groups>;
-  const auto kernel = linear_kernel<T, transposed, rows, groups>;
+template <typename T, bool transposed, int rows, int groups, bool alone = false>
+cudaError_t launch_plan(const LinearParams& p, Plan plan, cudaStream_t stream) {
+  using G = Geometry<T, transposed, rows, groups, alone>;
+  const auto kernel = linear_kernel<T, transposed, rows, groups, alone>;
   // More than 48 KB have to be asked for, once on each device.
   static std::atomic<uint64_t> asked{0};
   int device = 0;
@@ -267,7 +292,10 @@ cudaError_t launch_plan(const LinearParams& p, int splits, cudaStream_t stream) 
   if (error != cudaSuccess) {
     return error;
   }
-  const Arguments args{p, splits, divide_up(p.K, G::kDepth)};
+  const int splits = plan.splits;
+  const int of_block = elements_of_block(p.M * G::kColumns, splits);
+  const Arguments args{
+      p, splits, divide_up(p.K, G::kDepth), plan.prefetched, of_block, 1.0f / static_cast<float>(of_block)};
   static_assert(std::is_trivially_copyable_v<Arguments>, "kernel arguments are copied as bytes");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -290,12 +318,17 @@ template <typename T, bool transposed, int rows>
 cudaError_t launch_rows(const LinearParams& p, Plan plan, cudaStream_t stream) {
   switch (plan.groups) {
     case 4:
-      return launch_plan<T, transposed, rows, 4>(p, plan.splits, stream);
+      return launch_plan<T, transposed, rows, 4>(p, plan, stream);
     case 2:
-      return launch_plan<T, transposed, rows, 2>(p, plan.splits, stream);
+      if constexpr (has_alone(std::is_same_v<T, float>, rows, 2)) {
+        if (plan.alone) {
+          return launch_plan<T, transposed, rows, 2, true>(p, plan, stream);
+        }
+      }
+      return launch_plan<T, transposed, rows, 2>(p, plan, stream);
     default:
-      if constexpr (is_plan({rows, 1, 1})) {
-        return launch_plan<T, transposed, rows, 1>(p, plan.splits, stream);
+      if constexpr (is_tile(rows, 1)) {
+        return launch_plan<T, transposed, rows, 1>(p, plan, stream);
       }
       return cudaErrorInvalidValue;
   }

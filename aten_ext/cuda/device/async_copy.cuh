@@ -34,6 +34,13 @@ __device__ __forceinline__ void prefetch_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
+// The same of `bytes` bytes, any number of lines; both multiples of 16. Nothing before sm_90.
+__device__ __forceinline__ void prefetch_bulk_to_l2(const void* global, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+#endif
+}
+
 // Closes a group: the copies of this thread since the one before.
 __device__ __forceinline__ void commit_async_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

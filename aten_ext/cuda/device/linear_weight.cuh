@@ -90,16 +90,28 @@ class LinearWeight {
     k_left_ -= kDepth;
   }
 
-  // Asks for the tile that is `tiles` after the next to come to the L2.
-  __device__ __forceinline__ void prefetch(int tiles) const {
-    const int left = rows_left(k_left_ - tiles * kDepth);
-    const T* from = from_ + tiles * (transposed ? int64_t{kDepth} : kDepth * stride_);
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      if (i * kRowsAtOnce < left) {
-        prefetch_to_l2(from);
+  // Asks for the first `tiles` tiles to come to the L2, a line at a time. Arguments as the constructor's.
+  static __device__ __forceinline__ void prefetch(const void* weight, int64_t stride, int N, int K,
+                                                  int first_column, int first_k, int tiles) {
+    constexpr int kLine = 128 / static_cast<int>(sizeof(T));
+    const int thread = static_cast<int>(threadIdx.x);
+    const T* from = static_cast<const T*>(weight);
+    const int end = min(K, first_k + tiles * kDepth);
+    if constexpr (transposed) {
+      constexpr int kThreadsOfRow = kThreads / kColumns;
+      const int column = first_column + thread / kThreadsOfRow;
+      from += column * stride;
+      for (int k = first_k + thread % kThreadsOfRow * kLine; k < end && column < N;
+           k += kThreadsOfRow * kLine) {
+        prefetch_to_l2(from + k);
       }
-      from += kRowsAtOnce * stride_;
+    } else {
+      constexpr int kThreadsOfRow = (kColumns + kLine - 1) / kLine;
+      const int column = first_column + thread % kThreadsOfRow * kLine;
+      from += column;
+      for (int k = first_k + thread / kThreadsOfRow; k < end && column < N; k += kThreads / kThreadsOfRow) {
+        prefetch_to_l2(from + k * stride);
+      }
     }
   }
 

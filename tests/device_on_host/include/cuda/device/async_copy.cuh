@@ -45,6 +45,11 @@ inline void copy_async_16_or_zero(void* shared, const void* global, bool valid) 
   copy_async_16(shared, valid ? global : zeros);
 }
 inline void prefetch_to_l2(const void* /*global*/) {}
+inline void prefetch_bulk_to_l2(const void* global, int bytes) {
+  if ((reinterpret_cast<uintptr_t>(global) | static_cast<uintptr_t>(bytes)) % 16 != 0 || bytes <= 0) {
+    device_on_host::fail("cp.async.bulk.prefetch of an address or a size that is no multiple of 16");
+  }
+}
 inline void commit_async_copies() {
   async_copies::OfThread& mine = async_copies::mine();
   mine.closed.push_back(std::move(mine.open));
