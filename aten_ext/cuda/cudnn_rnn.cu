@@ -274,13 +274,13 @@ cudaError_t query_recurrence_device(RecurrenceDevice& device) {
     error = cudaFuncGetAttributes(&code, gru_fma_kernel<GruFmaShape<256, 32, 2, 8, 1>>);
     device.compute_major = std::min(device.compute_major, code.ptxVersion / 10);
   }
-  for (int i = 0; i < 4 && error == cudaSuccess && device.compute_major >= 9; ++i) {
+  for (int i = 0; i < 3 && error == cudaSuccess && device.compute_major >= 9; ++i) {
     RecurrenceParams p{};
     p.exchange = RecurrenceExchange::Cluster;
     p.math = RecurrenceMath::MmaTf32;  // which has a kernel for clusters of each size
-    p.blocks = 2 << i;
+    p.blocks = 4 << i;
     p.rows = p.batch = p.directions = 1;
-    p.hidden = p.blocks == 2 ? 128 : 256;
+    p.hidden = 256;
     Launch launch = choose_cluster(p);
     launch.shared_bytes = kWholeSmBytes;
     Configuration configuration(p, launch, nullptr);

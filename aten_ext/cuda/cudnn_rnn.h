@@ -51,9 +51,8 @@ int64_t exchange_words(const RecurrenceParams& params);
 struct RecurrenceDevice {
   int multiprocessors;
   int compute_major;
-  // Clusters of 2, 4, 8 and 16 blocks that run at once, each block with an SM to itself; 0 where there are
-  // none.
-  int clusters[4];
+  // Clusters of 4, 8 and 16 blocks that run at once, each block with an SM to itself; 0 where there are none.
+  int clusters[3];
 };
 
 // Of the current device. Asks the driver, so its caller keeps the answer.

@@ -71,10 +71,9 @@ Launch choose_fma(const RecurrenceParams& p) {
 template <typename Element>
 Launch choose_mma(const RecurrenceParams& p) {
   if constexpr (std::is_same_v<Element, Tf32>) {
-    return first_mma<
-        GruClusterMmaShape<Element, 1, 256, 1, 4, 1>, GruClusterMmaShape<Element, 2, 256, 2, 4, 1>,
-        GruClusterMmaShape<Element, 4, 256, 2, 8, 1>, GruClusterMmaShape<Element, 8, 256, 4, 4, 1>,
-        GruClusterMmaShape<Element, 16, 256, 4, 8, 2>>(p);
+    return first_mma<GruClusterMmaShape<Element, 4, 256, 2, 8, 1>,
+                     GruClusterMmaShape<Element, 8, 256, 4, 4, 1>,
+                     GruClusterMmaShape<Element, 16, 256, 4, 8, 2>>(p);
   } else {
     return first_mma<
         GruClusterMmaShape<Element, 1, 128, 1, 2, 1>, GruClusterMmaShape<Element, 1, 256, 1, 4, 1>,

@@ -83,8 +83,15 @@ constexpr int kMmaTile = 8;
 // From how many rows of a group with multiply-adds tensor cores are faster: H up to 64, 128, 256, 512. In
 // TF32, where it is allowed, that has to be worth the rounding.
 constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
-constexpr int kTf32FromRows[4] = {5, 3, 2, 2};
+constexpr int kTf32FromRows = 2;
 constexpr int kGridTf32FromRows = 5;
+// Where cuDNN multiplies the state in TF32, if it may: seen by its error at 13 hidden sizes from 64 to 1024,
+// 17 batches from 2 to 128 and three input sizes. Not up to H = 192, where it has a kernel of its own; beyond
+// not in batches of 5 to 16 rows (at H = 256 12 and 16, at 512 up to 12), and from H = 640 in all of two and
+// more.
+constexpr int64_t kTf32BeyondHidden = 192;
+constexpr int64_t kTf32Batch = 20;
+constexpr int64_t kTf32AnyBatchHidden = 640;
 // Long sequences of few rows just above H = 64, fp32 and fp16: cuDNN's persistent kernel takes 0.49 us a
 // step, six warps here 0.50 (at H = 64 0.48 and four warps 0.34; from 64 rows at H = 65 0.64).
 constexpr int64_t kPersistentHidden = 96;
@@ -126,13 +133,13 @@ int hidden_class(int64_t hidden) {
   return hidden <= kSmallBlockHidden ? 0 : hidden <= kBlockHidden ? 1 : hidden <= kClusterHidden ? 2 : 3;
 }
 
-// A cluster of 2 << kind blocks, or false if the device has none.
+// A cluster of 4 << kind blocks, or false if the device has none.
 bool cluster(const GruSizes& sizes, const GruDevice& device, int kind, GruPlan& plan) {
   if (device.clusters[kind] == 0) {
     return false;
   }
   plan.exchange = GruExchange::Cluster;
-  plan.blocks = 2 << kind;
+  plan.blocks = 4 << kind;
   plan.rows = rows_of_group(sizes, device.clusters[kind]);
   return true;
 }
@@ -177,23 +184,22 @@ bool small_state(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) 
   const int64_t hidden = sizes.hidden;
   const bool fma = plan.math == GruMath::Fma;
   if (hidden <= kBlockHidden) {
-    return plan.math == GruMath::MmaTf32 && hidden > kSmallBlockHidden ? cluster(sizes, device, 0, plan)
-                                                                       : block(sizes, device, plan);
+    return block(sizes, device, plan);
   }
   if (hidden <= kClusterHidden) {
-    if (!cluster(sizes, device, 2, plan)) {
+    if (!cluster(sizes, device, 1, plan)) {
       return false;
     }
     // Twice the groups, where that leaves one tile of rows and not two.
     if (!fma && plan.rows > kMmaTile) {
-      (void)cluster(sizes, device, 1, plan);
+      (void)cluster(sizes, device, 0, plan);
     }
     return true;
   }
   if (hidden > (plan.math == GruMath::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden)) {
     return false;
   }
-  const bool sixteen = cluster(sizes, device, 3, plan);
+  const bool sixteen = cluster(sizes, device, 2, plan);
   if (GruPlan over_gpu = plan;
       plan.math == GruMath::MmaTf32 && sizes.steps >= kGridSteps[0] && grid(sizes, device, over_gpu) &&
       over_gpu.rows <= kMmaRows &&
@@ -202,7 +208,7 @@ bool small_state(const GruSizes& sizes, const GruDevice& device, GruPlan& plan) 
     return true;
   }
   if (plan.math == GruMath::Mma && hidden <= kClusterOf16Hidden && (!sixteen || plan.rows > kMmaTile)) {
-    return cluster(sizes, device, 2, plan);
+    return cluster(sizes, device, 1, plan);
   }
   return sixteen;
 }
@@ -221,6 +227,12 @@ const char* plan_recurrence(const GruSizes& sizes, const GruDevice& device, GruP
     return "few steps of a large layer";
   }
   return plan.rows <= most ? nullptr : "batch too large for the hidden size";
+}
+
+// Whether the recurrence may be in TF32 without being less accurate than upstream's.
+bool is_tf32_recurrence(const GruSizes& sizes) {
+  return sizes.tf32_allowed && sizes.hidden > kTf32BeyondHidden &&
+         (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
 }
 
 bool is_small_fma_step(int64_t batch, double weights) {
@@ -302,8 +314,9 @@ GruPlan plan_gru(const GruSizes& given, const GruDevice& device) {
   const bool must = sizes.sixteen_bits && (reason != nullptr || on_grid);
   const int from = sizes.sixteen_bits ? kMmaFromRows[hidden_class(sizes.hidden)]
                    : on_grid          ? kGridTf32FromRows
-                                      : kTf32FromRows[hidden_class(sizes.hidden)];
-  if (must || ((sizes.sixteen_bits || sizes.tf32_allowed) && (reason != nullptr || plan.rows >= from))) {
+                                      : kTf32FromRows;
+  const bool may = sizes.sixteen_bits || is_tf32_recurrence(sizes);
+  if (must || (may && (reason != nullptr || plan.rows >= from))) {
     GruPlan with_mma = plan;
     with_mma.math = sizes.sixteen_bits ? GruMath::Mma : GruMath::MmaTf32;
     const char* const reason_of_mma = plan_recurrence(sizes, device, with_mma);

@@ -26,11 +26,11 @@ struct GruSizes {
 struct GruDevice {
   int multiprocessors;
   int compute_major;
-  int clusters[4];  // of 2, 4, 8, 16 blocks that run at once, a block an SM
+  int clusters[3];  // of 4, 8, 16 blocks that run at once, a block an SM
 };
 
 // An H100 or H200: what questions about tensors on the meta device are answered for.
-constexpr GruDevice kReferenceGruDevice{132, 9, {66, 30, 15, 7}};
+constexpr GruDevice kReferenceGruDevice{132, 9, {30, 15, 7}};
 
 struct GruPlan {
   GruRoute route;

@@ -21,8 +21,7 @@ std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool
                                                          int64_t directions, at::IntArrayRef device) {
   const GruDevice d{static_cast<int>(device[0]),
                     static_cast<int>(device[1]),
-                    {static_cast<int>(device[2]), static_cast<int>(device[3]), static_cast<int>(device[4]),
-                     static_cast<int>(device[5])}};
+                    {static_cast<int>(device[2]), static_cast<int>(device[3]), static_cast<int>(device[4])}};
   const GruPlan p = plan_gru({sixteen_bits, /*bfloat16=*/false, tf32_allowed, steps, batch, input, hidden,
                               static_cast<int>(directions)},
                              d);
@@ -104,7 +103,7 @@ std::vector<int64_t> query_device() {
   cuda::RecurrenceDevice d{};
   const cudaError_t error = cuda::query_recurrence_device(d);
   TORCH_CHECK(error == cudaSuccess, "error ", static_cast<int>(error));
-  return {d.multiprocessors, d.compute_major, d.clusters[0], d.clusters[1], d.clusters[2], d.clusters[3]};
+  return {d.multiprocessors, d.compute_major, d.clusters[0], d.clusters[1], d.clusters[2]};
 }
 
 }  // namespace
