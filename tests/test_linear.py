@@ -57,10 +57,10 @@ def test_takes(dtype: torch.dtype, transposed: bool, m: int, n: int, k: int) -> 
 
 # (16-bit, m, n, k, transposed) on either side of each edge: taken, not taken.
 EDGES = [
-    ((False, 1, 768, 3068, True), (False, 1, 768, 3072, True)),  # one row, deep
     ((False, 1, 16384, 768, True), (False, 1, 16388, 768, True)),  # one row, wide
-    ((False, 2, 3072, 768, False), (False, 1, 3072, 768, False)),  # one row of a row-major weight
-    ((False, 2, 64, 16384, True), (False, 1, 64, 16384, True)),
+    ((False, 2, 16388, 768, True), (False, 1, 16388, 768, False)),
+    ((False, 1, 3072, 768, False), (False, 1, 3076, 768, False)),  # one row of a row-major weight
+    ((False, 2, 3076, 768, False), (False, 1, 4096, 4096, False)),
     ((True, 8, 11008, 4096, True), (True, 9, 11008, 4096, True)),
     ((True, 16, 4096, 4096, True), (True, 16, 4104, 4096, True)),
     ((True, 16, 50257, 768, True), (True, 16, 50256, 768, True)),  # rows of no whole vectors
@@ -71,6 +71,8 @@ EDGES = [
     ((True, 64, 1024, 2048, True), (True, 64, 1032, 2048, True)),
     ((True, 33, 768, 2048, False), (True, 33, 768, 2040, False)),
     ((True, 64, 768, 3072, False), (True, 64, 768, 3080, False)),
+    ((True, 33, 2048, 512, True), (True, 33, 2040, 512, True)),
+    ((True, 64, 3072, 768, False), (True, 64, 3072, 776, False)),
     ((False, 64, 3072, 768, True), (False, 64, 3072, 772, True)),  # float32 without a bias
     ((False, 64, 4096, 4096, True), (False, 64, 4096, 4092, True)),
     ((False, 32, 3072, 1024, True), (False, 33, 3072, 1024, True)),

@@ -54,7 +54,7 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/device/linear_epilogue.cuh"
+#include "cuda/linear_epilogue.cuh"
 #include "cuda/device/linear_product.cuh"
 #include "cuda/device/linear_reduce.cuh"
 #include "cuda/device/linear_weight.cuh"

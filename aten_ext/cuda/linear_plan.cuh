@@ -1,8 +1,8 @@
 // Policy of the linear layers' kernel (linear.cu), host side: how a layer is cut into tiles and blocks.
 //
-// The numbers in estimate() were fitted to times of every plan of 10 shapes and 5 heights in both layouts,
-// fp32 and bf16, on an H200 (scripts/tune_linear.cu): the plan of least estimate took 2 % longer than the
-// fastest on average, and at most 16 % where upstream is not faster anyway (linear_rule.h). They are no
+// The numbers in estimate() were fitted to times of the plans of 12 shapes and 5 heights, fp32 and bf16, and
+// of 4 shapes [K, N], on an H200 (scripts/tune_linear.cu): the plan of least estimate took 2 % longer than
+// the fastest on average, and at most 15 % where upstream is not faster anyway (linear_rule.h). They are no
 // physics of their own: only the order of the plans was fitted.
 #pragma once
 
@@ -91,14 +91,14 @@ constexpr float estimate_wave(const Layer& layer, Plan plan, int blocks) {
   if (blocks == 0) {
     return 0.0f;
   }
-  constexpr float kBytesOfMemory = 3.1e6f;  // a us
-  constexpr float kBytesOfL2 = 4.9e6f;
-  constexpr float kStage = 0.35f;  // us from one stage to the next
-  constexpr float kFirstStage = 0.63f;
+  constexpr float kBytesOfMemory = 3.71e6f;  // a us
+  constexpr float kBytesOfL2 = 4.61e6f;
+  constexpr float kStage = 0.326f;  // us from one stage to the next
+  constexpr float kFirstStage = 0.554f;
   constexpr float kAlone = 1.4f;  // how much longer a stage's arithmetic takes one block than half of two
-  constexpr float kStageOfFloat[] = {0.16f, 0.79f, 0.99f,
+  constexpr float kStageOfFloat[] = {0.16f, 0.67f, 0.923f,
                                      1.27f};  // us of a multiprocessor: 8, 16, 32, 64 rows
-  constexpr float kStageOfHalf[] = {0.15f, 0.27f, 0.46f, 0.59f};
+  constexpr float kStageOfHalf[] = {0.15f, 0.238f, 0.488f, 0.737f};
   const int height = plan.rows == 8 ? 0 : plan.rows == 16 ? 1 : plan.rows == 32 ? 2 : 3;
   const float arithmetic = layer.is_float ? kStageOfFloat[height] : kStageOfHalf[height];
   const auto stages = static_cast<float>(divide_up(stages_of(layer.k, layer.is_float, plan), plan.splits));
@@ -106,11 +106,15 @@ constexpr float estimate_wave(const Layer& layer, Plan plan, int blocks) {
   const float both = weight + static_cast<float>(layer.m * kWarps / plan.groups * kStageSteps * 64);
   // Rows of a tile [K, N] are as short as the tile has columns.
   const float short_rows =
-      static_cast<float>(kMostGroups / plan.groups - 1) * (layer.is_float ? 0.016f : 0.2f);
+      static_cast<float>(kMostGroups / plan.groups - 1) * (layer.is_float ? 0.016f : 0.35f);
   const float all = static_cast<float>(blocks) * stages;
   const float busiest = static_cast<float>(divide_up(blocks, layer.multiprocessors)) * stages * arithmetic;
   const float alone = kFirstStage + stages * std::max(kStage, kAlone * arithmetic);
-  const float memory = all * weight / kBytesOfMemory * (layer.transposed ? 1.0f : 1.0f + short_rows);
+  // One block in a multiprocessor has not enough bytes under way to fill a long way from memory.
+  const bool is_thin = blocks <= layer.multiprocessors && stages > 8.0f;
+  const float thin = !is_thin ? 1.0f : layer.is_float ? 1.005f : 1.13f;
+  const float memory = all * weight / kBytesOfMemory * (layer.transposed ? 1.0f : 1.0f + short_rows) *
+                       (is_thin ? 1.13f : 1.0f);
   return std::max(std::max(busiest, alone), std::max(memory, all * both / kBytesOfL2));
 }
 
@@ -118,16 +122,20 @@ constexpr float estimate_wave(const Layer& layer, Plan plan, int blocks) {
 constexpr float estimate(const Layer& layer, Plan plan) {
   const int blocks = divide_up(layer.n, columns_of(plan)) * plan.splits;
   const int resident = resident_blocks(plan.splits, layer.multiprocessors);
-  const float cluster = plan.splits == 1 ? 0.0f : plan.splits == 2 ? 0.53f : 0.62f;
-  return cluster + static_cast<float>(blocks / resident) * estimate_wave(layer, plan, resident) +
+  const float cluster = plan.splits == 1 ? 0.0f : plan.splits == 2 ? 0.339f : 0.657f;
+  const float exchange = plan.splits == 1 ? 0.0f : 0.28e-3f * static_cast<float>(layer.m * columns_of(plan));
+  const float crowd = blocks > layer.multiprocessors ? 0.224f : 0.0f;
+  return cluster + exchange + crowd +
+         static_cast<float>(blocks / resident) * estimate_wave(layer, plan, resident) +
          estimate_wave(layer, plan, blocks % resident);
 }
 
-// Blocks of a split layer that times are known of: three times as many as have room at once.
+// Blocks of a split layer that times are known of: three times as many as have room at once, or twice where
+// more than two share a tile.
 constexpr bool is_known(const Layer& layer, Plan plan) {
   const int blocks = divide_up(layer.n, columns_of(plan)) * plan.splits;
   return plan.splits == 1 || (plan.splits <= stages_of(layer.k, layer.is_float, plan) &&
-                              blocks <= 3 * kBlocksPerSM * layer.multiprocessors);
+                              blocks <= (plan.splits > 2 ? 2 : 3) * kBlocksPerSM * layer.multiprocessors);
 }
 
 // A small layer's weight is asked for ahead. Of a larger one the requests are in the way of the launch before
@@ -140,11 +148,49 @@ constexpr Plan make_plan(const Layer& layer, int groups, int splits, bool alone)
   return plan;
 }
 
+// Estimated us of a plan whose blocks have a multiprocessor each: in how many turns they go, times a block's
+// own way. Of 132 multiprocessors clusters of 4 and of 8 find 120.
+constexpr int turns_alone(const Layer& layer, Plan plan) {
+  const int resident = layer.multiprocessors - (plan.splits > 2 ? 12 : 0);
+  return divide_up(divide_up(layer.n, columns_of(plan)) * plan.splits, std::max(resident, 1));
+}
+constexpr float estimate_alone(const Layer& layer, Plan plan) {
+  const int stages = divide_up(stages_of(layer.k, layer.is_float, plan), plan.splits);
+  const float cluster = plan.splits == 1 ? 0.0f : plan.splits == 2 ? 0.53f : 0.62f;
+  return cluster + static_cast<float>(turns_alone(layer, plan)) * (1.2f + 1.5f * static_cast<float>(stages));
+}
+
+// The best of them, for up to three turns: it was faster than the other kernel in each of 11 layers (768 x
+// 3072: 11.1 us and not 13.5; 1024 x 3072: 14.5, not 25.9; 4096 x 4096: 50.6, not 54.0), and slower with
+// twelve (K = 768, N = 50256: 137, not 117). No rows: none.
+constexpr Plan choose_alone(const Layer& layer) {
+  Plan best{};
+  float least = 0.0f;
+  for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+    const Plan plan = make_plan(layer, 2, splits, true);
+    if (splits > stages_of(layer.k, layer.is_float, plan) || turns_alone(layer, plan) > 3) {
+      continue;
+    }
+    const float time = estimate_alone(layer, plan);
+    if (best.rows == 0 || time < least) {
+      best = plan;
+      least = time;
+    }
+  }
+  return best;
+}
+
 // The plan with the least estimate; of equals the first.
 constexpr Plan choose_plan(const Layer& layer) {
   Plan best{};
+  if (has_alone(layer.is_float, round_up_rows(layer.m), 2)) {
+    best = choose_alone(layer);
+    if (best.rows != 0) {
+      return best;
+    }
+  }
   float least = 0.0f;
-  for (const int groups : {2, 1, 4}) {
+  for (const int groups : {2, 4, 1}) {
     for (int splits = 1; splits <= kMostSplits; splits *= 2) {
       const Plan plan = make_plan(layer, groups, splits, false);
       if (!is_tile(plan.rows, groups) || !is_known(layer, plan)) {
@@ -157,15 +203,6 @@ constexpr Plan choose_plan(const Layer& layer) {
       }
     }
   }
-  // With a block for nearly each multiprocessor the one kernel takes 12.3 us for 768 x 3072, the other 13.5.
-  for (int splits = 1; splits <= kMostSplits; splits *= 2) {
-    const Plan plan = make_plan(layer, 2, splits, true);
-    const int blocks = divide_up(layer.n, columns_of(plan)) * splits;
-    if (has_alone(layer.is_float, plan.rows, 2) && plan.prefetched > 0 && is_known(layer, plan) &&
-        blocks <= layer.multiprocessors && 4 * blocks >= 3 * layer.multiprocessors - 12) {
-      best = plan;
-    }
-  }
   return best;
 }
 
@@ -176,7 +213,9 @@ constexpr bool chooses(int m, int n, int k, bool is_float, int groups, int split
 }
 static_assert(chooses(1, 3072, 768, false, 2, 1) && chooses(32, 3072, 768, false, 2, 1));
 static_assert(chooses(16, 768, 3072, false, 2, 4) && chooses(1, 64, 16384, false, 1, 8));
-static_assert(chooses(16, 8000, 1280, true, 2, 1) && chooses(64, 4096, 4096, true, 2, 2));
+static_assert(chooses(16, 8000, 1280, true, 2, 1) && chooses(64, 4096, 4096, true, 2, 1));
+static_assert(chooses(64, 3072, 768, true, 2, 1) && chooses(64, 1024, 1024, true, 2, 2));
+static_assert(choose_plan({64, 3072, 768, true, true, 132}).alone);
 
 }  // namespace
 }  // namespace aten_ext::cuda
