@@ -26,9 +26,10 @@
 // finishing the first state and of the cluster's barrier. When h0 was read after W_hh and not before it,
 // those were 6.5 thousand.
 //
-// TF32, H = 512, 16 blocks (the policy takes gru_grid_mma.cuh there, but for few steps): 1.05 us with 3
-// rows, 1.73 with 8, 2.6 with 11, where 22 KB of state arrive in each block in each step, 1700 cycles, after
-// two tiles of 1300 cycles of mma. H = 256, 8 blocks: 0.87 with 5 rows.
+// TF32, H = 512, 16 blocks, two tiles at once (the policy takes gru_grid_mma.cuh there, but for few steps,
+// and where that has more than 16 rows a group and clusters have not): 1.9 us with 3 rows, 2.1 with 5, 2.5
+// with 11, where 22 KB of state arrive in each block in each step, 1700 cycles, after two tiles of 1300
+// cycles of mma. H = 256, 8 blocks: 0.80 with 3 rows, 0.88 with 5.
 #pragma once
 
 #include <cuda_runtime.h>
