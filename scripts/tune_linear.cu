@@ -180,11 +180,14 @@ bool tune(const LinearParams& p, int multiprocessors, const char* name, const Me
   Plan fastest = chosen;
   bool right = true;
   for (int groups = 1; groups <= kMostGroups; groups *= 2) {
-    for (int splits = 1; splits <= kMostSplits; ++splits) {
-      const Plan plan = make_plan(layer, groups, splits, false);
+    for (int i = 0; i < 2 * kMostSplits; ++i) {
+      const int splits = i / 2 + 1;
+      const bool alone = i % 2 == 1;
+      const Plan plan = make_plan(layer, groups, splits, alone);
       const int blocks = divide_up(p.N, columns_of(plan)) * splits;
-      const bool is_chosen = groups == chosen.groups && splits == chosen.splits;
-      if (!is_tile(plan.rows, groups) || splits > stages_of(p.K, kIsFloat, plan) ||
+      const bool is_chosen = groups == chosen.groups && splits == chosen.splits && alone == chosen.alone;
+      if (!is_tile(plan.rows, groups) || (alone && !has_alone(kIsFloat, plan.rows, groups)) ||
+          splits > stages_of(p.K, kIsFloat, plan) ||
           (!is_chosen && blocks > 8 * kBlocksPerSM * multiprocessors)) {
         continue;
       }
@@ -196,9 +199,10 @@ bool tune(const LinearParams& p, int multiprocessors, const char* name, const Me
       const bool is_right = error < (kIsFloat ? kMostErrorFloat : kMostErrorBFloat16);
       right = right && is_right;
       const float time = time_plan(p, plan, memory, bytes, copies, stream);
-      std::printf("%s groups=%d splits=%d %8.2f us  estimated %8.2f  error %.2e%s%s\n", name, groups, splits,
-                  time, estimate(layer, plan), error, is_right ? "" : "  WRONG",
-                  is_chosen ? "  <- chosen" : "");
+      std::printf("%s groups=%d splits=%d%s %8.2f us  estimated %8.2f  error %.2e%s%s\n", name, groups,
+                  splits, alone ? " alone" : "", time,
+                  alone ? estimate_alone(layer, plan) : estimate(layer, plan), error,
+                  is_right ? "" : "  WRONG", is_chosen ? "  <- chosen" : "");
       if (is_chosen) {
         of_chosen = time;
       }
@@ -208,8 +212,9 @@ bool tune(const LinearParams& p, int multiprocessors, const char* name, const Me
       }
     }
   }
-  std::printf("%s chosen %.2f us, best %.2f (groups=%d splits=%d)%s\n", name, of_chosen, best, fastest.groups,
-              fastest.splits, of_chosen > 1.03f * best ? "  POLICY LOSES" : "");
+  std::printf("%s chosen %.2f us, best %.2f (groups=%d splits=%d%s)%s\n", name, of_chosen, best,
+              fastest.groups, fastest.splits, fastest.alone ? " alone" : "",
+              of_chosen > 1.03f * best ? "  POLICY LOSES" : "");
   return right;
 }
 

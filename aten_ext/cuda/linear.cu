@@ -14,20 +14,27 @@
 //
 //                           bytes   upstream                 kernel
 //   fp32, rows                      8    16    32    64      8     16    32    64
-//   4096 x 4096             16.0    46    96   101    87     19.3  21.5  31.7  54.5
-//   K = 4096, N = 11008     43.0   110   131   156   238     49.7  56.8  86.3   159
-//   K = 1280, N = 8000       9.8    31    51    45    58     12.9  14.6  21.7  36.2
-//   K = 768,  N = 3072       2.3    10    16    34    27      5.1   6.3   8.4  14.3
+//   4096 x 4096             16.0    46    96   101    87     18.7  20.8  31.3  50.6
+//   K = 4096, N = 11008     43.0   110   131   156   238     48.6  57.2  92.5   151
+//   K = 1280, N = 8000       9.8    31    51    45    58     12.5  13.9  20.5  34.7
+//   K = 768,  N = 3072       2.3    10    16    34    27      4.6   5.4   7.7  11.0
 //   bf16, rows                      1     8    16    32      1     8     16    32
-//   4096 x 4096              8.0   13.8  13.7  14.1  11.9    10.2  10.4  10.8  11.8
-//   K = 768,  N = 3072       1.1    5.0   5.0   5.1   5.1     2.9   2.9   3.2   4.2
+//   4096 x 4096              8.0   13.8  13.7  14.1  11.9     9.9   9.9  10.4  11.4
+//   K = 768,  N = 3072       1.1    5.0   5.0   5.1   5.1     2.5   2.5   2.8   3.3
 //
 // What limits: up to 8 rows the memory, at 3.5 to 3.8 TB/s of weights; then, in fp32, the instructions that
 // part numbers (each 32 k of 64 rows and 16 columns cost 96 products and some 600 others), and from 32 rows
 // on the L2, which every tile of columns reads mat1 from again. A small layer is latency, one after the
-// other: the launch (an empty kernel in a graph: 0.9 us), the memory's answer, the sums of a block's warps;
-// so 768 x 3072 in bf16 takes 2.9 us at one row and not the 2.7 hoped for, and in fp32, 16 to 64 rows, 6.3
-// to 14.3 instead of 5.5 to 13. Shapes where upstream is faster stay with it (linear_rule.h).
+// other: the launch (an empty kernel in a graph: 0.6 us), the memory's answer, the sums of a block's warps. A
+// kernel of the same launch that only copies the weight of 768 x 3072 to shared memory takes 2.1 us in 16
+// bits and 3.3 in fp32: what is above it here is mat1, products and sums. So 16 bits come to 2.5 us up to 8
+// rows, and with 16, 32 and 64 to 2.75, 3.3 and 4.3. Shapes where upstream is faster stay with it
+// (linear_rule.h).
+//
+// Tried for these and slower: Hopper's products of four warps (wgmma) of 16-byte asynchronous copies, with a
+// fence and a barrier for each 64 k (bf16, 32 and 64 rows: 4.5 and 5.0 us; fp32, of split numbers, 15 us and
+// more); mat1 read once for a cluster of 2, 4 or 8 blocks (multicast; 32 rows: 5.0, 4.5, 4.0 us); letting
+// the next launch begin before this one's wait (one row: 3.4 us and not 2.6).
 //
 // Tiles of weight and mat1 come in 16-byte asynchronous copies, whole cache lines at a time, three stages
 // ahead. A weight straight from memory to registers, without shared memory, was slower (23 us for 19, fp32,
@@ -39,10 +46,11 @@
 // Both add up in shared memory in a fixed order (linear_reduce.cuh), without atomics, workspace or a second
 // launch.
 //
-// A launch may begin while the one before it ends (programmatic dependent launch: 2.9 us and not 3.4 for that
-// layer with its weight asked for ahead). That is safe with any kernel before and after. Before: nothing of
+// A launch may begin while the one before it ends (programmatic dependent launch), and ask for what it will
+// read: 2.5 us and not 2.9 for 768 x 3072, bf16, one row, and the bias before the products instead of after
+// them, 2.5 us and not 3.2. That is safe with any kernel before and after. Before: nothing of
 // memory is read or written until wait_for_previous_launches(), which returns when all launches before have
-// ended and their writes are seen; only the weight is asked to come to the L2, through which all writes go.
+// ended and their writes are seen; operands are only asked to come to the L2, through which all writes go.
 // After: a launch that did not ask to overlap waits for the end of this one; one that did may begin when all
 // blocks of this one have passed that wait, so that everything before this one has ended by then, and it must
 // wait itself before it reads what this one writes.
@@ -54,13 +62,13 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
-#include "cuda/linear_epilogue.cuh"
 #include "cuda/device/linear_product.cuh"
 #include "cuda/device/linear_reduce.cuh"
 #include "cuda/device/linear_weight.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/device/sync.cuh"
 #include "cuda/device/vector.cuh"
+#include "cuda/linear_epilogue.cuh"
 #include "cuda/linear_plan.cuh"
 
 namespace aten_ext::cuda {
