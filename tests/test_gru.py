@@ -602,6 +602,7 @@ def test_graph_capture(dtype: torch.dtype, steps: int, batch: int, hidden: int) 
     gru = torch.nn.GRU(64, hidden).to("cuda", dtype).eval()
     x = torch.randn(steps, batch, 64, device="cuda").to(dtype)
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(stream):
         expected = gru(x)[0].clone()
         graph = torch.cuda.CUDAGraph()
