@@ -127,6 +127,8 @@ def declines() -> Iterator[tuple[str, Callable[[], set[str]]]]:
     yield "dimension of 2^30 or more", lambda: all_mm_routes(meta(1, 2**30), meta(1, 2**30).t())
     unaligned = "mat1 whose rows are not contiguous in multiples of 16 bytes"
     yield unaligned, lambda: all_mm_routes(meta(8, 30), meta(16, 30).t())  # not whole vectors
+    # Rows that begin on aligned addresses, but are no whole vectors.
+    yield unaligned, lambda: all_mm_routes(meta(8, 32)[:, :30], meta(16, 32)[:, :30].t())
     yield unaligned, lambda: all_mm_routes(meta(8, 33)[:, :32], weight)  # rows apart by no whole vectors
     yield unaligned, lambda: all_mm_routes(meta(8, 40)[:, 1:33], weight)  # an address between vectors
     yield unaligned, lambda: all_mm_routes(meta(32, 8).t(), weight)
