@@ -21,6 +21,7 @@ LEFT_OUT = {
     "test_build.py",
     "test_codegen.py",
     "test_demo.py",
+    "test_docs.py",
     "test_mutants.py",
     "test_trace_dispatch.py",
 }
