@@ -485,6 +485,7 @@ def plan(
 
 
 NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for the hidden size"
+TOO_OLD = "GPU, or code built for it, older than sm_80"
 LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer"
 PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
 
@@ -682,7 +683,7 @@ def test_tf32_products(
 
 
 def test_old_gpu(ops: Any) -> None:
-    assert ops.plan(True, False, 5, 1, 8, 8, 1, [80, 7, 0, 0, 0, 0])[0] == "GPU before sm_80"
+    assert ops.plan(True, False, 5, 1, 8, 8, 1, [80, 7, 0, 0, 0])[0] == TOO_OLD
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -729,8 +730,12 @@ def test_a_gpu_that_refuses(ops: Any) -> None:
 
 def test_device_facts(ops: Any) -> None:
     try:
-        assert ops.query_device() == [132, 9, 8, 8, 8]
+        assert ops.query_device(9) == [132, 9, 8, 8, 8]
+        # Older PTX, compiled for this GPU at load; no code for it at all.
+        assert ops.query_device(8) == [132, 8, 0, 0, 0]
+        assert ops.query_device(0) == [132, 0, 0, 0, 0]
+        assert ops.plan(True, False, 5, 1, 8, 8, 1, [132, 0, 0, 0, 0])[0] == TOO_OLD
         ops.set_device(108, 8, 8, 163 << 10)
-        assert ops.query_device() == [108, 8, 0, 0, 0]
+        assert ops.query_device(8) == [108, 8, 0, 0, 0]
     finally:
         ops.set_device(132, 9, 8, 227 << 10)

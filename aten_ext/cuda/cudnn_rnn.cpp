@@ -156,6 +156,7 @@ const char* decline::_cudnn_rnn_cuda(ATEN_EXT_CUDNN_RNN_PARAMETERS) {
 #include "cuda/cudnn_rnn.h"
 #include "cuda/gru_cell.h"
 #include "cuda/gru_projection.h"
+#include "gpu_support.h"
 
 namespace aten_ext {
 namespace {
@@ -195,7 +196,7 @@ class Devices {
     if (device == devices_.end()) {
       guard.emplace(input.device());
       cuda::RecurrenceDevice facts{};
-      C10_CUDA_CHECK(cuda::query_recurrence_device(facts));
+      C10_CUDA_CHECK(cuda::query_recurrence_device(code_version(input.device()) / 10, facts));
       GruDevice known{facts.multiprocessors, facts.compute_major, {}};
       std::copy(std::begin(facts.clusters), std::end(facts.clusters), known.clusters);
       device = devices_.emplace(index, known).first;

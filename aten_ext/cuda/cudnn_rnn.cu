@@ -258,7 +258,7 @@ int64_t exchange_words(const RecurrenceParams& p) {
   return 2 * groups * gru_grid_mma_words(p.rows, grid_mma_steps(p));
 }
 
-cudaError_t query_recurrence_device(RecurrenceDevice& device) {
+cudaError_t query_recurrence_device(int code_major, RecurrenceDevice& device) {
   device = {};
   int current = 0;
   cudaError_t error = cudaGetDevice(&current);
@@ -268,12 +268,7 @@ cudaError_t query_recurrence_device(RecurrenceDevice& device) {
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&device.compute_major, cudaDevAttrComputeCapabilityMajor, current);
   }
-  if (error == cudaSuccess) {
-    // A GPU may run older PTX, compiled for it at load, in which clusters are a trap.
-    cudaFuncAttributes code{};
-    error = cudaFuncGetAttributes(&code, gru_fma_kernel<GruFmaShape<256, 32, 2, 8, 1>>);
-    device.compute_major = std::min(device.compute_major, code.ptxVersion / 10);
-  }
+  device.compute_major = std::min(device.compute_major, code_major);
   for (int i = 0; i < 3 && error == cudaSuccess && device.compute_major >= 9; ++i) {
     RecurrenceParams p{};
     p.exchange = RecurrenceExchange::Cluster;

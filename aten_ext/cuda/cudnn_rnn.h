@@ -55,8 +55,9 @@ struct RecurrenceDevice {
   int clusters[3];
 };
 
-// Of the current device. Asks the driver, so its caller keeps the answer.
-cudaError_t query_recurrence_device(RecurrenceDevice& device);
+// Of the current device, which runs code compiled for `code_major`.x: it may be older than the device, and
+// clusters are a trap in it. Asks the driver, so its caller keeps the answer.
+cudaError_t query_recurrence_device(int code_major, RecurrenceDevice& device);
 
 // Whether the current device takes the launch of these parameters (pointers are not looked at): there is a
 // kernel, and the blocks of a group run at the same time. Asks the driver, so its caller keeps the answer.

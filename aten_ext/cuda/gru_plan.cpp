@@ -292,7 +292,7 @@ GruPlan plan_gru(const GruSizes& given, const GruDevice& device) {
     return upstream("sizes beyond 32 bits");
   }
   if (device.compute_major < 8) {
-    return upstream("GPU before sm_80");
+    return upstream("GPU, or code built for it, older than sm_80");
   }
   GruPlan plan{};
   if (sizes.steps <= kMostStepLaunches && plan_steps(sizes, plan)) {

@@ -99,9 +99,9 @@ void set_device(int64_t multiprocessors, int64_t major, int64_t clusters, int64_
   d.shared_bytes_per_block = static_cast<int>(shared_bytes);
 }
 
-std::vector<int64_t> query_device() {
+std::vector<int64_t> query_device(int64_t code_major) {
   cuda::RecurrenceDevice d{};
-  const cudaError_t error = cuda::query_recurrence_device(d);
+  const cudaError_t error = cuda::query_recurrence_device(static_cast<int>(code_major), d);
   TORCH_CHECK(error == cudaSuccess, "error ", static_cast<int>(error));
   return {d.multiprocessors, d.compute_major, d.clusters[0], d.clusters[1], d.clusters[2]};
 }

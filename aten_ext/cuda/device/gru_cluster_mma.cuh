@@ -175,14 +175,12 @@ __global__ __launch_bounds__(Shape::kThreads,
         }
       }
     }
-    if constexpr (!std::is_same_v<Operand, Tensor>) {
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          gru_round<Element>(low[gate][pair]);
-          gru_round<Element>(high[gate][pair]);
-        }
+      for (int pair = 0; pair < kPairs; ++pair) {
+        gru_round<Element>(low[gate][pair]);
+        gru_round<Element>(high[gate][pair]);
       }
     }
   } else {

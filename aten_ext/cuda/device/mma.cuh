@@ -89,13 +89,4 @@ __device__ __forceinline__ void load_matrices_x4(uint32_t (&r)[4], const void* r
                : "memory");
 }
 
-// The same with each matrix transposed: a lane gets elements 2t and 2t+1 of column g.
-__device__ __forceinline__ void load_matrices_x4_transposed(uint32_t (&r)[4], const void* row) {
-  [[maybe_unused]] const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
 }  // namespace aten_ext::cuda

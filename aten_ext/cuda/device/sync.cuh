@@ -7,15 +7,11 @@
 
 namespace aten_ext::cuda {
 
-// Seen by it: everything that the thread which stored or added the value with release had written before.
+// Seen by it: everything that the thread which added to the value with release had written before.
 __device__ __forceinline__ uint32_t load_acquire(const uint32_t* flag) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
-}
-
-__device__ __forceinline__ void store_release(uint32_t* flag, uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ void add_release(uint32_t* flag, uint32_t value) {

@@ -111,8 +111,4 @@ inline void load_matrices_x4(uint32_t (&r)[4], const void* row) {
   mma_on_host::load_matrices(r, row, [](unsigned g, unsigned e) { return std::pair(g, e); });
 }
 
-inline void load_matrices_x4_transposed(uint32_t (&r)[4], const void* row) {
-  mma_on_host::load_matrices(r, row, [](unsigned g, unsigned e) { return std::pair(e, g); });
-}
-
 }  // namespace aten_ext::cuda

@@ -9,9 +9,6 @@ inline uint32_t load_acquire(const uint32_t* flag) {
   device_on_host::yield();
   return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
-inline void store_release(uint32_t* flag, uint32_t value) {
-  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
-}
 inline void add_release(uint32_t* flag, uint32_t value) {
   __atomic_fetch_add(flag, value, __ATOMIC_RELEASE);
 }
