@@ -36,16 +36,19 @@ def test_shuffles_and_barriers(ops: torch._ops._OpNamespace, order: None, thread
     assert ops.sum_of_blocks(x, threads).tolist() == x.view(3, threads).sum(1).tolist()
 
 
-def test_a_missing_barrier_shows() -> None:
-    # In a process of its own: what an earlier launch left in shared memory is what this one expects there.
-    code = (
+def run_apart(code: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which a fault ends; ``ops`` are the operators of selftest.cu."""
+    prepare = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import torch\n"
         "from device_on_host import library; library.load_selftest()\n"
         "ops = torch.ops.aten_ext_on_host_selftest\n"
-        "expected = (torch.arange(64) + 63) % 64\n"
-        "print(bool((ops.race() == expected).all()))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-c", prepare + code], capture_output=True, text=True, timeout=300)
+
+
+def test_a_missing_barrier_shows() -> None:
+    # In a process of its own: what an earlier launch left in shared memory is what this one expects there.
+    run = run_apart("print(bool((ops.race() == (torch.arange(64) + 63) % 64).all()))")
     assert (run.stdout.strip(), run.returncode) == ("False", 0), run.stderr
 
 
@@ -55,6 +58,16 @@ def test_clusters_share_memory(ops: torch._ops._OpNamespace, order: None, blocks
     rank = torch.arange(blocks) % cluster
     expected = ((rank - steps) % cluster).int()
     assert torch.equal(ops.ring(blocks, cluster, steps), torch.stack([expected, expected], 1))
+
+
+def test_stores_to_other_blocks_arrive(ops: torch._ops._OpNamespace, order: None) -> None:
+    assert ops.exchange(4, True, True).tolist() == [3, 0, 1, 2]
+
+
+def test_stores_that_are_not_waited_for_arrive_late(ops: torch._ops._OpNamespace) -> None:
+    ops.set_order(1, 0)
+    assert ops.exchange(4, True, False).tolist() == [99] * 4
+    ops.set_order(0, 0)
 
 
 @pytest.mark.parametrize(("blocks", "cluster"), [(16, 16), (6, 4)])
@@ -93,10 +106,10 @@ def test_byte_perm(ops: torch._ops._OpNamespace, selector: int, expected: int) -
 @pytest.mark.parametrize("call", ["stuck()", "grid(2, False)"])
 def test_a_kernel_that_hangs_is_an_error(call: str) -> None:
     """Threads that wait for different barriers; blocks that wait for each other in an ordinary launch."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import torch\n"
-        "from device_on_host import library; library.load_selftest()\n"
-        f"torch.ops.aten_ext_on_host_selftest.{call}"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    run = run_apart(f"ops.{call}")
     assert run.returncode != 0 and "device_on_host: every thread of a block waits for" in run.stderr
+
+
+def test_a_store_that_nobody_waits_for_is_an_error() -> None:
+    run = run_apart("ops.set_order(1, 0); ops.exchange(4, False, False)")
+    assert run.returncode != 0 and "asynchronous store" in run.stderr

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -48,12 +50,21 @@ struct Barrier {
   uint64_t phase = 0;
 };
 
+struct LateStore {
+  unsigned rank;  // of the block it goes to
+  const void* barrier;
+  std::function<void()> arrive;
+};
+
 struct ClusterState {
   std::atomic<unsigned> arrived{0};
   std::atomic<uint64_t> phase{0};
   unsigned threads = 0;
   std::vector<char*> anchors;  // of the static shared memory of each block
   std::vector<Block*> blocks;
+  std::mutex stores_mutex;
+  std::vector<LateStore> stores;  // that have not arrived
+  std::vector<bool> ended;        // of the blocks, under the same mutex
 };
 
 struct Fiber {
@@ -180,6 +191,26 @@ std::vector<unsigned> turns(unsigned threads, uint64_t block) {
   return result;
 }
 
+bool arrives_late() {
+  if (the_order == Order::Shuffled) {
+    thread_local std::minstd_rand random(static_cast<unsigned>(the_seed) + runner->block.cluster_rank + 1);
+    return random() % 2 == 0;
+  }
+  return the_order == Order::Backward;
+}
+
+// No store to this block may come from now on, or be on its way.
+void end_block(ClusterState& cluster, unsigned rank) {
+  const std::lock_guard<std::mutex> guard(cluster.stores_mutex);
+  for (const LateStore& store : cluster.stores) {
+    if (store.rank == rank) {
+      fail("a block ends that has not waited for an asynchronous store to it");
+    }
+  }
+  cluster.ended.resize(cluster.blocks.size());
+  cluster.ended[rank] = true;
+}
+
 void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
   runner = &self;
   const dim3 size = self.block.size;
@@ -226,6 +257,7 @@ void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
       fail(stuck.c_str());
     }
   }
+  end_block(*self.cluster, self.block.cluster_rank);
   runner = nullptr;
 }
 
@@ -365,6 +397,37 @@ void* map_shared(void* local, unsigned rank) {
     return cluster.blocks[rank]->dynamic_shared + (pointer - mine.dynamic_shared);
   }
   return cluster.anchors[rank] + (pointer - anchor);
+}
+
+void store_later(unsigned rank, const void* barrier, std::function<void()> arrive) {
+  ClusterState& cluster = *runner->cluster;
+  {
+    const std::lock_guard<std::mutex> guard(cluster.stores_mutex);
+    if (rank < cluster.ended.size() && cluster.ended[rank]) {
+      fail("an asynchronous store to a block that has ended");
+    }
+    if (arrives_late()) {
+      cluster.stores.push_back({rank, barrier, std::move(arrive)});
+      return;
+    }
+  }
+  arrive();
+}
+
+void arrive_now(const void* barrier) {
+  ClusterState& cluster = *runner->cluster;
+  std::vector<LateStore> arriving;
+  {
+    const std::lock_guard<std::mutex> guard(cluster.stores_mutex);
+    const auto others = std::stable_partition(cluster.stores.begin(), cluster.stores.end(),
+                                              [&](const LateStore& s) { return s.barrier != barrier; });
+    std::move(others, cluster.stores.end(), std::back_inserter(arriving));
+    cluster.stores.erase(others, cluster.stores.end());
+  }
+  for (const LateStore& store : arriving) {
+    store.arrive();
+    advance();
+  }
 }
 
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel) {

@@ -5,9 +5,9 @@
 //
 // What it checks beyond the result: threads that wait for a barrier that not all reach (an error, not a
 // hang), shared memory that is read before it is written (it starts as NaN), code that leans on an order of
-// threads (they run forward, backward or shuffled, see `Order`), limits of a launch (sizes of grids, blocks,
-// clusters, shared memory and arguments). What it cannot show: time, weak memory ordering, and the last bit
-// of functions such as pow.
+// threads (they run forward, backward or shuffled, see `Order`) or reads what has not arrived, limits of a
+// launch (sizes of grids, blocks, clusters, shared memory and arguments). What it cannot show: time, weak
+// memory ordering, and the last bit of functions such as pow.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +48,10 @@ struct Block {
 // The thread that runs now on this system thread. A fiber never moves to another one.
 extern thread_local Thread* current;
 
+// In which order the threads of a block get their turns, and when asynchronous stores to other blocks arrive:
+// at once, as late as can be, or now one and now the other.
 enum class Order { Forward, Backward, Shuffled };
-// In which order the threads of a block get their turns, from the next launch on.
+// From the next launch on.
 void set_order(Order order, uint64_t seed);
 
 // Waiting. All of these let the other threads run.
@@ -66,6 +68,13 @@ const char (*exchange(unsigned mask, const void* value, size_t bytes))[kSlotByte
 
 // Where `local`, in the shared memory of the caller's block, lies in the block of that rank in its cluster.
 void* map_shared(void* local, unsigned rank);
+
+// A store to the shared memory of the block of that rank in the caller's cluster, which `arrive` makes and
+// which counts on `barrier` there: made at once, or when somebody waits for it. To a block that has ended it
+// is an error, as is one that a block does not wait for before it ends.
+void store_later(unsigned rank, const void* barrier, std::function<void()> arrive);
+// Makes the stores that count on `barrier`, of the caller's block.
+void arrive_now(const void* barrier);
 
 [[noreturn]] void fail(const char* what);
 

@@ -7,6 +7,7 @@
 
 #include "cuda/device/async_copy.cuh"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/mbarrier.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/device/sync.cuh"
@@ -100,6 +101,40 @@ at::Tensor ring(int64_t blocks, int64_t cluster, int64_t steps) {
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   run(blocks, 64, 64, {attribute}, ring_kernel, result.mutable_data_ptr<int>(), static_cast<int>(steps));
+  return result;
+}
+
+// Each block sends its rank to the next of its cluster and reads what has come, before or after it has waited
+// for the bytes; or does not wait at all.
+__global__ void exchange_kernel(int* to, bool waits, bool waits_first) {
+  __shared__ uint32_t came;
+  __shared__ uint64_t arrived;
+  if (threadIdx.x == 0) {
+    came = 99;
+    make_mbarrier(&arrived, 1);
+    fence_mbarriers();
+    arrive_and_expect(&arrived, sizeof(came));
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (threadIdx.x == 0) {
+    store_async(peer_shared(&came, (cluster_rank() + 1) % cluster_size()), &came, cluster_rank(), &arrived);
+    if (waits && waits_first) {
+      wait_for_phase(&arrived, 0);
+    }
+    to[blockIdx.x] = static_cast<int>(came);
+    if (waits && !waits_first) {
+      wait_for_phase(&arrived, 0);
+    }
+  }
+}
+
+at::Tensor exchange(int64_t blocks, bool waits, bool waits_first) {
+  at::Tensor result = at::empty({blocks}, at::kInt);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  run(blocks, 32, 0, {attribute}, exchange_kernel, result.mutable_data_ptr<int>(), waits, waits_first);
   return result;
 }
 
@@ -228,6 +263,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_selftest, m) {
   m.def("sum_of_blocks", &sum_of_blocks);
   m.def("race", &race);
   m.def("ring", &ring);
+  m.def("exchange", &exchange);
   m.def("grid", &grid);
   m.def("mma", &mma);
   m.def("mma_tf32", &mma_tf32);

@@ -1,5 +1,5 @@
-// Twin of aten_ext/cuda/device/mbarrier.cuh. A store arrives at once; bytes that a phase does not expect, or
-// an arrival too many, are an error.
+// Twin of aten_ext/cuda/device/mbarrier.cuh. A store arrives at once, or no earlier than its barrier is waited
+// for (see device_on_host::Order); an arrival too many is an error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -57,6 +57,7 @@ inline void wait_for_phase(uint64_t* mbarrier, uint32_t parity) {
         return;
       }
     }
+    device_on_host::arrive_now(mbarrier);
     device_on_host::yield();
   }
 }
@@ -74,11 +75,14 @@ void store_async(PeerShared peer, void* local, Value value, uint64_t* mbarrier) 
   if (reinterpret_cast<uintptr_t>(local) % sizeof(Value) != 0) {
     device_on_host::fail("st.async to an address that is no multiple of its size");
   }
-  const std::lock_guard<std::mutex> guard(mbarriers::mutex());
-  memcpy(device_on_host::map_shared(local, peer.rank), &value, sizeof(value));
+  void* const to = device_on_host::map_shared(local, peer.rank);
   auto& state = *static_cast<mbarriers::State*>(device_on_host::map_shared(mbarrier, peer.rank));
-  state.bytes -= static_cast<int32_t>(sizeof(Value));
-  mbarriers::end_phase_if_complete(state);
+  device_on_host::store_later(peer.rank, &state, [to, &state, value] {
+    const std::lock_guard<std::mutex> guard(mbarriers::mutex());
+    memcpy(to, &value, sizeof(value));
+    state.bytes -= static_cast<int32_t>(sizeof(value));
+    mbarriers::end_phase_if_complete(state);
+  });
 }
 
 }  // namespace aten_ext::cuda

@@ -1,4 +1,4 @@
-"""What ``scripts/sanitize`` runs: flags of each sanitizer, builds, tests, and where reports are kept."""
+"""AddressSanitizer with UBSan, and ThreadSanitizer: flags, harnesses, builds, and tests against them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable
 from scratch import ROOT, BuildError, Scratch
 
 HERE = ROOT / "scripts" / "sanitizers"
 COMPILER = os.environ.get("CXX", "g++")
-
-# Not those that compile, time or start processes by the dozen: they exercise no more of the kernels.
-LEFT_OUT = {
-    "test_bench.py",
-    "test_build.py",
-    "test_codegen.py",
-    "test_demo.py",
-    "test_docs.py",
-    "test_mutants.py",
-    "test_trace_dispatch.py",
-}
-
-
-class Unavailable(Exception):
-    """This kind cannot run here; the text says why in one line."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +71,6 @@ SANITIZERS = {
 }
 
 
-@dataclass
-class Step:
-    """One command and what became of it."""
-
-    name: str
-    passed: bool
-    note: str = ""
-
-
 def torch_include() -> str:
     """The folder of torch's headers."""
     from torch.utils import cpp_extension
@@ -116,49 +92,6 @@ def compiler_file(name: str) -> str:
     if not Path(path).is_absolute():
         raise Unavailable(f"{COMPILER} has no {name}")
     return str(Path(path).resolve())
-
-
-class Kind:
-    """One sanitizer's run: its folder of output, and the steps that were taken."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        """Start with an empty folder."""
-        self.name = name
-        self.folder = folder / name
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        self.steps: list[Step] = []
-
-    def run(
-        self,
-        name: str,
-        command: Sequence[str | Path],
-        *,
-        environment: dict[str, str] | None = None,
-        cwd: Path = ROOT,
-        timeout: int = 3600,
-    ) -> subprocess.CompletedProcess[bytes]:
-        """Run one command; its output is kept in a file of its own."""
-        print(f"{self.name}: {name} ...", file=sys.stderr, flush=True)
-        with (self.folder / f"{name.replace(' ', '_')}.log").open("wb") as log:
-            return subprocess.run(
-                command, cwd=cwd, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=timeout
-            )
-
-    def reports(self) -> set[str]:
-        """What the sanitizer wrote, to files of its own or, as UBSan beside ASan does, to the output."""
-        files = {path.name for path in self.folder.glob("report.*") if path.stat().st_size}
-        logs = {path.name for path in self.folder.glob("*.log") if b": runtime error: " in path.read_bytes()}
-        return files | logs
-
-    def check(self, name: str, command: Sequence[str | Path], **arguments: object) -> None:
-        """A step that passes if the command does and nothing is reported."""
-        before = self.reports()
-        code = self.run(name, command, **arguments).returncode  # type: ignore[arg-type]
-        note = ", ".join(
-            filter(None, [f"exit code {code}" if code else "", *sorted(self.reports() - before)])
-        )
-        self.steps.append(Step(name, not note, note))
 
 
 def harnesses(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> None:
@@ -210,7 +143,7 @@ def canaries(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> N
     for canary in sanitizer.canaries:
         code = f"import ctypes; ctypes.CDLL({str(library)!r}).{canary}(5)"
         before = kind.reports()
-        failed = kind.run(canary, [sys.executable, "-c", code], environment=environment).returncode != 0
+        failed = kind.run(canary, [sys.executable, "-c", code], environment=environment) != 0
         new = kind.reports() - before
         for report in new:
             (kind.folder / report).rename(kind.folder / f"expected.{canary}.{report}.txt")
@@ -219,7 +152,12 @@ def canaries(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> N
         )
 
 
-def build_and_test(name: str, folder: Path) -> Kind:
+def _exit_code(part: Slice, code: int) -> str:
+    # 5: none of the slice's tests was there.
+    return f"exit code {code}" if code not in (0, 1, 5) else ""
+
+
+def build_and_test(name: str, folder: Path, jobs: int) -> Kind:
     """Harnesses, canaries, then the tests against a build with this sanitizer."""
     sanitizer = SANITIZERS[name]
     preload = f"{compiler_file(sanitizer.library)}:{compiler_file('libstdc++.so')}"
@@ -250,21 +188,20 @@ def build_and_test(name: str, folder: Path) -> Kind:
         symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
         instrumented = "__asan_" in symbols if name == "address" else "__tsan_" in symbols
         kind.steps.append(Step(f"{library.name} is instrumented", instrumented))
-    tests = list(sanitizer.tests) or [
-        f"tests/{path.name}"
-        for path in sorted((scratch.folder / "tests").glob("test_*.py"))
-        if path.name not in LEFT_OUT
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:faulthandler",
-        *tests,
-    ]
-    kind.check("tests", command, environment=environment, cwd=scratch.folder)
+    before = kind.reports()
+    kind.check_tests(
+        list(sanitizer.tests)
+        or [
+            f"tests/{path.name}"
+            for path in sorted((scratch.folder / "tests").glob("test_*.py"))
+            if path.name not in LEFT_OUT
+        ],
+        command=lambda part: [*PYTEST, "-p", "no:faulthandler", *part.tests],
+        problem=_exit_code,
+        environment=environment,
+        cwd=scratch.folder,
+        jobs=jobs,
+    )
+    reports = sorted(kind.reports() - before)
+    kind.steps.append(Step("nothing is reported", not reports, ", ".join(reports)))
     return kind

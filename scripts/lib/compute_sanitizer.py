@@ -1,0 +1,170 @@
+"""compute-sanitizer over the tests that need a GPU, one tool after the other."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable
+from scratch import ROOT
+
+HERE = ROOT / "scripts" / "sanitizers"
+# Of CUDA 13.3. Those of CUDA 13.0 end themselves in racecheck ("failed to handle a hardware exception") where
+# blocks of a cluster store into each other's shared memory.
+OLDEST = (2026, 3)
+FAULT = 86
+
+# The kernels of the plugin alone: what upstream's do is upstream's (cuDNN's GRU cell reads memory that was
+# never written). initcheck keeps track of what theirs write all the same.
+OURS = ("--kernel-name", "kns=aten_ext")
+TOOLS = {
+    # Unfiltered: a library's kernel that goes astray may have been given wrong arguments. Padding: what is
+    # past the end of a tensor is then not in another one.
+    "memcheck": ("--padding", "1024"),
+    "racecheck": OURS,
+    "initcheck": (*OURS, "--initcheck-address-space", "all"),
+    # More barriers than it expects end it.
+    "synccheck": (*OURS, "--num-cuda-barriers", "1000000"),
+}
+# Of the asynchronous stores with which the blocks of a cluster hand data round, racecheck knows nothing: it
+# does not report one that nobody waits for (tests/device_on_host does). So only that it takes them for no
+# fault.
+FAULTS = {tool: [tool] for tool in TOOLS} | {"racecheck": ["racecheck", "cluster"]}
+FIXED = {**FAULTS, "racecheck": ["racecheck", "cluster", "exchange"]}
+
+# Nor those that start processes of their own, or look at the GPU through another tool.
+GPU_LEFT_OUT = LEFT_OUT | {
+    "test_bench_documents.py",
+    "test_environment.py",
+    "test_inductor_pass.py",
+    "test_profile.py",
+    "test_profiler.py",
+    "test_programs_compile.py",
+    "test_programs_processes.py",
+    "test_trace.py",
+    "test_trace_cuda.py",
+}
+# Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
+NOT = "not 2_31 and not toggled and not memory and not capture and not graph and not long_lists"
+
+
+def find_tool() -> str:
+    """compute-sanitizer: of the Python package ``nvidia-cuda-sanitizer-api``, or of CUDA.
+
+    Raises:
+        Unavailable: there is none, or only one that is too old.
+    """
+    spec = importlib.util.find_spec("nvidia")
+    places = [
+        Path(folder) / "cu13/bin/compute-sanitizer"
+        for folder in getattr(spec, "submodule_search_locations", None) or ()
+    ]
+    found = [str(place) for place in places if place.exists()]
+    program = next(iter(found), None) or shutil.which("compute-sanitizer")
+    hint = "pip install 'nvidia-cuda-sanitizer-api>=13.3'"
+    if program is None:
+        raise Unavailable(f"compute-sanitizer was not found; {hint}")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"Version (\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST:
+        what = match[0] if match else "of unknown version"
+        raise Unavailable(f"compute-sanitizer {what} is older than {'.'.join(map(str, OLDEST))}; {hint}")
+    return program
+
+
+def reports(log: Path) -> Iterator[str]:
+    """The first two lines of each report in a log: what happened, and in which kernel."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = [
+        line.removeprefix("=========").strip() for line in text.splitlines() if line.startswith("=========")
+    ]
+    report: list[str] = []
+    for line in [*lines, ""]:
+        if line and not line.startswith(
+            ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target ")
+        ):
+            report.append(line)
+        elif report:
+            yield " ".join(report[:2])
+            report = []
+
+
+def canaries(kind: Kind, tool: str, program: str) -> None:
+    """Faults on purpose, in a program of their own, must be reported; the same mended must not."""
+    import torch
+    from torch.utils import cpp_extension
+
+    nvcc = Path(cpp_extension.CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
+    if not nvcc.exists():
+        raise Unavailable("nvcc was not found, which compiles the faults on purpose")
+    canary = kind.folder / "canary"
+    major, minor = torch.cuda.get_device_capability()
+    architecture = f"-arch=sm_{major}{minor}{'a' if major >= 9 else ''}"
+    compile_canary = [
+        nvcc,
+        "-std=c++20",
+        "-lineinfo",
+        architecture,
+        "-I",
+        ROOT / "aten_ext",
+        HERE / "canary.cu",
+    ]
+    kind.check("compile canary", [*compile_canary, "-o", canary])
+    for state, names in ("fault", FAULTS[tool]), ("fixed", FIXED[tool]):
+        for name in names:
+            if major < 9 and name in ("cluster", "exchange"):
+                continue
+            step = f"{name} {state}"
+            log = kind.folder / f"{step.replace(' ', '_')}.txt"
+            options = ["--tool", tool, *TOOLS[tool], "--error-exitcode", str(FAULT), "--log-file", log]
+            code = kind.run(step, [program, *options, canary, name, state])
+            reported = code == FAULT and any("aten_ext" in report for report in reports(log))
+            as_expected = reported if state == "fault" else code == 0
+            kind.steps.append(
+                Step(step, as_expected, "" if as_expected else f"exit code {code}, see {log.name}")
+            )
+
+
+def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
+    """The GPU tests under one tool of compute-sanitizer, each of whose reports is a failure.
+
+    Raises:
+        Unavailable: no GPU, no compute-sanitizer, no nvcc.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Unavailable("no CUDA device")
+    program = find_tool()
+    kind = Kind(tool, folder)
+    canaries(kind, tool, program)
+
+    def log(part: Slice) -> Path:
+        return kind.folder / f"{part.name.replace(' ', '_')}.txt"
+
+    def command(part: Slice) -> list[str | Path]:
+        options = ["--tool", tool, *TOOLS[tool], "--error-exitcode", str(FAULT), "--log-file", log(part)]
+        return [program, *options, *PYTEST, *part.tests]
+
+    def problem(part: Slice, code: int) -> str:
+        found = list(reports(log(part)))
+        if found:
+            return f"{len(found)} reports, the first: {found[0]} ({log(part).name})"
+        return f"exit code {code}" if code not in (0, 1) else ""
+
+    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_*.py"))]
+    kind.check_tests(
+        ["-m", "gpu", "-k", NOT, *(test for test in tests if Path(test).name not in GPU_LEFT_OUT)],
+        command=command,
+        problem=problem,
+        # Each tensor an allocation of its own: past its end is then past the end of something.
+        environment=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPOTHESIS_PROFILE": "short"},
+        cwd=ROOT,
+        jobs=jobs,
+    )
+    return kind

@@ -1,0 +1,158 @@
+"""One kind of ``scripts/sanitize``: its folder of output, its steps, and tests dealt out to processes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from scratch import ROOT
+
+# Not those that compile, time or start processes by the dozen: they exercise no more of the kernels.
+LEFT_OUT = {
+    "test_bench.py",
+    "test_build.py",
+    "test_codegen.py",
+    "test_demo.py",
+    "test_docs.py",
+    "test_mutants.py",
+    "test_trace_dispatch.py",
+}
+# A process starts in seconds, and under a sanitizer in more: few, but so many that none is much the longest.
+TESTS_OF_A_PROCESS = 40
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+class Unavailable(Exception):
+    """This kind cannot run here; the text says why in one line."""
+
+
+@dataclass
+class Step:
+    """One command and what became of it."""
+
+    name: str
+    passed: bool
+    note: str = ""
+
+
+@dataclass
+class Slice:
+    """Some tests of one file, which one process runs."""
+
+    name: str
+    tests: list[str]
+
+
+def slices(tests: Sequence[str]) -> Iterator[Slice]:
+    """The tests, in their order, file by file."""
+    for file, of_file in groupby(tests, lambda test: test.partition("::")[0]):
+        ids = list(of_file)
+        for first in range(0, len(ids), TESTS_OF_A_PROCESS):
+            name = f"{Path(file).stem} {first + 1}"
+            yield Slice(name, ids[first : first + TESTS_OF_A_PROCESS])
+
+
+def outcomes(output: str) -> dict[str, int]:
+    """What pytest's last line counts (``passed``, ``failed``, ``error``...); empty if it has none."""
+    summaries = re.findall(r"^(?:=+ )?(\d+ [a-z]+.*) in [\d.]+s", output, re.MULTILINE)
+    counts = re.findall(r"(\d+) ([a-z]+)", summaries[-1]) if summaries else []
+    return {"error" if what == "errors" else what: int(number) for number, what in counts}
+
+
+class Kind:
+    """One sanitizer's run."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Start with an empty folder."""
+        self.name = name
+        self.folder = folder / name
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.steps: list[Step] = []
+
+    def log(self, name: str) -> Path:
+        """Where the output of the command called ``name`` is kept."""
+        return self.folder / f"{name.replace(' ', '_')}.log"
+
+    def run(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        environment: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+        timeout: int = 7200,
+    ) -> int:
+        """Run one command; its output is kept in a file of its own. Returns the exit code."""
+        print(f"{self.name}: {name} ...", file=sys.stderr, flush=True)
+        with self.log(name).open("wb") as log:
+            return subprocess.run(
+                command, cwd=cwd, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=timeout
+            ).returncode
+
+    def reports(self) -> set[str]:
+        """What a sanitizer wrote, to files of its own or, as UBSan beside ASan does, to the output."""
+        files = {path.name for path in self.folder.glob("report.*") if path.stat().st_size}
+        logs = {path.name for path in self.folder.glob("*.log") if b": runtime error: " in path.read_bytes()}
+        return files | logs
+
+    def check(self, name: str, command: Sequence[str | Path], **arguments: object) -> None:
+        """A step that passes if the command does and nothing is reported."""
+        before = self.reports()
+        code = self.run(name, command, **arguments)  # type: ignore[arg-type]
+        note = ", ".join(
+            filter(None, [f"exit code {code}" if code else "", *sorted(self.reports() - before)])
+        )
+        self.steps.append(Step(name, not note, note))
+
+    def check_tests(
+        self,
+        arguments: Sequence[str],
+        *,
+        command: Callable[[Slice], Sequence[str | Path]],
+        problem: Callable[[Slice, int], str],
+        environment: dict[str, str],
+        cwd: Path,
+        jobs: int,
+    ) -> None:
+        """Deal tests out to processes, ``jobs`` at a time: a step for each that failed, and one for all.
+
+        Args:
+            arguments: of pytest: which tests.
+            command: what runs a slice's tests.
+            problem: what is wrong with a slice that ended with this exit code; empty if nothing is.
+            environment: of every process.
+            cwd: of every process.
+            jobs: processes at a time.
+        """
+        collect = [*PYTEST, "--collect-only", *arguments]
+        self.run("collect", collect, environment=environment, cwd=cwd)
+        tests = [line for line in self.log("collect").read_text().splitlines() if "::" in line]
+        counts: dict[str, int] = {}
+
+        def run(part: Slice) -> str:
+            code = self.run(part.name, command(part), environment=environment, cwd=cwd)
+            found = outcomes(self.log(part.name).read_text(errors="replace"))
+            if not found:
+                return f"did not come to its end, exit code {code}"
+            for outcome, number in found.items():
+                counts[outcome] = counts.get(outcome, 0) + number
+            failed = found.get("failed", 0) + found.get("error", 0)
+            return ", ".join(filter(None, [f"{failed} failed" if failed else "", problem(part, code)]))
+
+        parts = list(slices(tests))
+        with ThreadPoolExecutor(jobs) as pool:
+            notes = list(pool.map(run, parts))
+        self.steps += [Step(part.name, False, note) for part, note in zip(parts, notes, strict=True) if note]
+        summary = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+        # A run that tested nothing is no success.
+        self.steps.append(
+            Step(f"{len(tests)} tests in {len(parts)} processes", bool(counts.get("passed")), summary)
+        )
