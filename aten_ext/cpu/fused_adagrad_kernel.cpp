@@ -10,16 +10,18 @@
 // (Duchi, Hazan & Singer 2011, https://jmlr.org/papers/v12/duchi11a.html, the diagonal form.) As in
 // fused_adam_kernel.cpp the order of operations, the rounding of each scalar and the places where a product
 // and a sum are rounded once are those of PyTorch's own CPU kernel as its wheels are compiled, so that
-// turning the override on changes no bit of a result. That kernel rounds the scalars of fp16 and bf16 tensors
-// to these types for whole vectors and to fp32 for the elements after the last one, so this one does.
+// turning the override on changes no bit of a result. Before torch 2.14 that kernel rounds the scalars of
+// fp16 and bf16 tensors to these types for whole vectors, so this one does (cpu/upstream_numerics.h).
 //
 // fp32 moves 20 bytes an element (reads p g s, writes p s) for about 8 FLOPs with one square root and one
 // division: memory-bound for lists larger than the cache.
 #include "cpu/fused_adagrad.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "cpu/kernel/update_units.h"
+#include "cpu/upstream_numerics.h"
 
 namespace aten_ext::cpu::CPU_CAPABILITY {
 namespace {
@@ -75,7 +77,7 @@ struct AdagradStep {
     x[kParam] = x[kParam] - s.rate * x[kGrad] / (x[kStateSum].sqrt() + s.eps);
   }
 
-  AdagradScalars<Op, T> of_vectors;
+  AdagradScalars<Op, std::conditional_t<kAdagradRoundsScalars, T, Op>> of_vectors;
   AdagradScalars<Op, Op> of_tail;
 };
 

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "cpu/tensor_list.h"
+#include "cpu/upstream_numerics.h"
 #include "fused_sgd_args.h"
 #include "overrides.h"
 
@@ -27,11 +28,9 @@ const char* decline_on_cpu(at::TensorList params, at::TensorList grads, at::Tens
           decline_fused_sgd(params, grads, momentum_buffers, momentum, grad_scale, found_inf)) {
     return reason;
   }
-  // Upstream (2.11 to 2.13) updates only the elements after a tensor's last whole vector, and reads momentum
-  // buffers as if they were fp32. Whoever relies on an answer shall get that one, and whoever looks into
-  // counts() finds out why.
+  // Whoever relies on upstream's answer shall get that one, and whoever looks into counts() finds out why.
   const at::ScalarType dtype = params[0].scalar_type();
-  return dtype == at::kHalf || dtype == at::kBFloat16
+  return cpu::kSgdIn16BitsIsBroken && (dtype == at::kHalf || dtype == at::kBFloat16)
              ? "16-bit parameters, of which upstream leaves most as they are"
              : nullptr;
 }

@@ -25,9 +25,9 @@ namespace {
 enum class Momentum { None, First, Plain, FirstNesterov, Nesterov };
 
 // The step of update_units.h.
-template <typename OpMathType, Momentum momentum_, bool decays>
+template <typename T, Momentum momentum_, bool decays>
 struct SgdStep {
-  using Op = OpMathType;
+  using Op = OpMath<T>;
   using Vec = Vectorized<Op>;
   static constexpr bool kNesterov = momentum_ == Momentum::Nesterov || momentum_ == Momentum::FirstNesterov;
   static constexpr bool kFirst = momentum_ == Momentum::First || momentum_ == Momentum::FirstNesterov;
@@ -96,8 +96,7 @@ void choose_momentum(const FusedSgdParams& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void fused_sgd(const FusedSgdParams& p, int64_t begin, int64_t end) {
-  return p.dtype == FloatingDtype::Double ? choose_momentum<double>(p, begin, end)
-                                          : choose_momentum<float>(p, begin, end);
+  with_dtype(p.dtype, [&p, begin, end](auto value) { choose_momentum<decltype(value)>(p, begin, end); });
 }
 
 }  // namespace aten_ext::cpu::CPU_CAPABILITY

@@ -375,7 +375,9 @@ const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotByt
   }
   Meeting& meeting = **found;
   const uint64_t phase = meeting.phase;
-  memcpy(meeting.slots[phase & 1][current->lane], value, bytes);
+  if (bytes > 0) {
+    memcpy(meeting.slots[phase & 1][current->lane], value, bytes);
+  }
   meeting.arrived |= 1u << current->lane;
   advance();
   if (meeting.arrived == mask) {
