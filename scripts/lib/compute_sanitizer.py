@@ -37,7 +37,8 @@ TOOLS = {
 FAULTS = {tool: [tool] for tool in TOOLS} | {"racecheck": ["racecheck", "cluster"]}
 FIXED = {**FAULTS, "racecheck": ["racecheck", "cluster", "exchange"]}
 
-# Nor those that start processes of their own, or look at the GPU through another tool.
+# Nor those that start processes of their own, look at the GPU through another tool, or do the same steps or
+# upstream's operators by the thousand.
 GPU_LEFT_OUT = LEFT_OUT | {
     "test_bench_documents.py",
     "test_environment.py",
@@ -46,8 +47,10 @@ GPU_LEFT_OUT = LEFT_OUT | {
     "test_profiler.py",
     "test_programs_compile.py",
     "test_programs_processes.py",
+    "test_torch_databases.py",
     "test_trace.py",
     "test_trace_cuda.py",
+    "test_training.py",
 }
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
 NOT = "not 2_31 and not toggled and not memory and not capture and not graph and not long_lists"
