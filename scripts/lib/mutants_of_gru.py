@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _RULE = "aten_ext/cuda/cudnn_rnn.cpp"
 _PLAN = "aten_ext/cuda/gru_plan.cpp"
-_TEST = "tests/test_gru.py"
+_TEST = "tests/test_gru_rules.py"
 _DECLINES = (f"{_TEST}::test_declines",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
