@@ -1,13 +1,15 @@
-"""What the tests of ``cat`` share: dtypes, the comparison with upstream, calls that upstream rejects."""
+"""What the tests of ``cat`` share: dtypes, inputs, the comparison with upstream, errors of upstream."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import aten_ext
+from strategies import random_bits
 
 REAL = (
     torch.bool,
@@ -38,6 +40,9 @@ COPIED = (
 """Dtypes that are copied."""
 KERNELS = tuple(f"cuda/cat_{part}.cu" for part in ("words", "convert", "transpose", "gather"))
 """The sources of the CUDA kernels beside the first."""
+FEW = 63
+MANY = 64
+"""Inputs that are few to the policy on CPU, and as many as it takes."""
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:
@@ -95,3 +100,15 @@ def compare(tensors: Sequence[torch.Tensor], dim: int, device: str) -> str:
     else:
         assert_same(ours, theirs)
     return explained.reason
+
+
+def ones(n: int, *shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[torch.Tensor]:
+    """``n`` tensors of one shape that differ."""
+    values = random_bits(n * math.prod(shape), dtype, 0).to(device)
+    return list(values.view(n, *shape).unbind())
+
+
+def assert_ran(device: str, name: str = "cat", calls: int = 1) -> None:
+    """Ours ran so often, and nothing went upstream."""
+    counts = aten_ext.counts(device.upper())[name]
+    assert (counts.ran, dict(counts.declined)) == (calls, {})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import hypothesis.strategies as st
 import torch
+from hypothesis import HealthCheck, settings
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -16,6 +17,9 @@ FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 EDGE_SIZES = sorted(
     {0, 1, 2} | {size + d for size in (4, 8, 16, 64, 256, 512, 1024, 2048, 8192) for d in (-1, 0, 1)}
 )
+
+fixture_is_fine = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+"""For tests of ``cat``: a fixture, ``device``, that examples do not change, and inputs that take a while."""
 
 sizes = st.one_of(st.sampled_from(EDGE_SIZES), st.integers(0, 5000))
 

@@ -16,16 +16,15 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import aten_ext
 from cat_reference import CONVERTED, COPIED, KERNELS, assert_same, upstream
 from device_on_host import library
-from strategies import Concatenation, concatenations, random_bits
+from strategies import Concatenation, concatenations, fixture_is_fine, random_bits
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
-fixture_is_fine = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 BITS = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.complex128)
 ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
 

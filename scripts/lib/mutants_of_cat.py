@@ -9,10 +9,11 @@ from __future__ import annotations
 _RULE = "aten_ext/cat_rule.h"
 _CPU = "aten_ext/cpu/cat.cpp"
 _WORDS = "aten_ext/cuda/cat_words.cu"
-_TEST = "tests/test_cat.py"
+_PARITY = "tests/test_cat_parity.py"
+_OUT = "tests/test_cat_out.py"
 _ON_HOST = "tests/test_cat_on_host.py"
-_EDGES = (f"{_TEST}::test_edges_on_cpu",)
-_RUNS = (f"{_TEST}::test_runs_of_every_length_on_cpu",)
+_EDGES = ("tests/test_cat_policy.py::test_edges_on_cpu",)
+_RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
@@ -20,7 +21,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _RULE,
         "fits = sizes[d] == expected[d] || ",
         "fits = true || sizes[d] == expected[d] || ",
-        (f"{_TEST}::test_upstream_raises",),
+        ("tests/test_cat_declines.py::test_upstream_raises",),
     ),
     ("cat: empty vectors are not skipped", _RULE, "if (sizes[0] == 0) {", "if (false) {", _EDGES),
     (
@@ -28,21 +29,21 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _RULE,
         "channels_last && dim != 1 ? sizes[1] : 1;",
         "1;",
-        (f"{_TEST}::test_channels_last",),
+        (f"{_PARITY}::test_channels_last",),
     ),
     (
         "cat: out may share memory with an input",
         _RULE,
         "if (t.unsafeGetTensorImpl()",
         "if (false && t.unsafeGetTensorImpl()",
-        (f"{_TEST}::test_out_that_an_input_shares_memory_with",),
+        (f"{_OUT}::test_out_that_an_input_shares_memory_with",),
     ),
     (
         "cat: out of any dtype is filled",
         _RULE,
         "if (out.scalar_type() != found.dtype) {",
         "if (false) {",
-        (f"{_TEST}::test_declined_out",),
+        (f"{_OUT}::test_declined_out",),
     ),
     (
         "cat: a large first input decides nothing",
