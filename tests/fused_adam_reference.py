@@ -1,4 +1,4 @@
-"""Adam and AdamW in float64, and helpers to call PyTorch's fused operators."""
+"""Adam and AdamW in float64, and helpers to call PyTorch's fused operators and to judge what they did."""
 
 from __future__ import annotations
 
@@ -137,3 +137,19 @@ def reference(name: str, state: State, **changes: Any) -> State:
         denominator = second.sqrt() / (1 - o["beta2"] ** step) ** 0.5 + o["eps"]
         p.sub_(lr / (1 - o["beta1"] ** step) * m / denominator)
     return State(**lists, steps=state.steps)
+
+
+def assert_ran(name: str, device: str) -> None:
+    """The fused kernel of this override ran, and nothing went upstream."""
+    counts = aten_ext.counts(device.upper())[name]
+    assert (counts.ran, dict(counts.declined)) == (1, {})
+
+
+def assert_same_bits(ours: State, theirs: State) -> None:
+    """Every element of every list is the same, NaN for NaN."""
+    for (name, mine), other in zip(ours.lists().items(), theirs.lists().values(), strict=True):
+        for i, (a, b) in enumerate(zip(mine, other, strict=True)):
+            assert a.stride() == b.stride()
+            torch.testing.assert_close(
+                a, b, rtol=0, atol=0, equal_nan=True, msg=lambda m, name=name, i=i: f"{name}[{i}]: {m}"
+            )

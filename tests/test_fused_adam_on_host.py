@@ -1,7 +1,7 @@
 """The CUDA kernel of the fused Adam step, run on the CPU: its splitting, its edges, its arguments.
 
 The last bits of pow differ between the two, so values are compared within a tolerance; bit for bit is for a
-GPU (test_fused_adam.py).
+GPU (test_fused_adam_parity.py).
 """
 
 from __future__ import annotations

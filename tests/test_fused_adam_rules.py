@@ -1,7 +1,7 @@
 """The decline rules of the fused Adam step, each broken alone and asked with tensors that hold nothing.
 
-tests/test_fused_adam.py shows for some of them that the call then gives upstream's result; here every list
-and every property has its turn, at both dispatch keys, on a machine without a GPU.
+tests/test_fused_adam_declines.py shows for some of them that the call then gives upstream's result; here
+every list and every property has its turn, at both dispatch keys, on a machine without a GPU.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ SANITIZERS = {
         tests=(
             "tests/test_registry.py",
             "tests/test_faults.py",
-            "tests/test_fused_adam.py",
+            "tests/test_fused_adam_parity.py",
             "-k",
             "thread or toggled",
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_ADAM = "tests/test_fused_adam.py"
+_ADAM = "tests/test_fused_adam_declines.py"
 _REGISTRY = "tests/test_registry.py"
 _LOAD = "tests/test_load.py"
 _FAULTS = "tests/test_faults.py"

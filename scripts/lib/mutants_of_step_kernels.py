@@ -7,7 +7,7 @@ array and does nothing with it, which AddressSanitizer sees (scripts/sanitize) b
 
 from __future__ import annotations
 
-_ADAM = "tests/test_fused_adam.py"
+_ADAM = "tests/test_fused_adam_parity.py"
 _SGD = "tests/test_fused_sgd.py::TestFusedSgd"
 _ADAGRAD = "tests/test_fused_adagrad.py::TestFusedAdagrad"
 _ADD = "tests/test_foreach_add.py"
@@ -69,7 +69,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _CPU,
         "p.grad_scale = p.has_grad_scale ? *grad_scale->const_data_ptr<float>() : 1.0f;",
         "p.grad_scale = 1.0f;",
-        (f"{_ADAM}::test_grad_scaler", *_UPSTREAM),
+        ("tests/test_fused_adam_programs.py::test_grad_scaler", *_UPSTREAM),
     ),
     (
         "a last partial unit is forgotten",

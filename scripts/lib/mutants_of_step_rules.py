@@ -112,7 +112,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _LISTS,
         "return FloatingDtype::Half;",
         "return FloatingDtype::BFloat16;",
-        ("tests/test_fused_adam.py::test_every_dtype",),
+        ("tests/test_fused_adam_parity.py::test_every_dtype",),
     ),
     # ---- which lists an optimizer has ----
     (
