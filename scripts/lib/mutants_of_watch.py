@@ -5,7 +5,9 @@ from __future__ import annotations
 _WATCH = "aten_ext/watch.cpp"
 _COMPARE = "aten_ext/compare.cpp"
 _SHADOW = "tests/test_shadow.py"
-_DISTANCES = (f"{_SHADOW}::test_floating_point_distances",)
+_WRONG = "tests/test_shadow_wrong_kernels.py"
+_COMPARISON = "tests/test_shadow_compare.py"
+_DISTANCES = (f"{_COMPARISON}::test_floating_point_distances",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
@@ -27,14 +29,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/shadow.h",
         "ours = std::move(theirs);",
         "",
-        (f"{_SHADOW}::test_whose_result_the_caller_gets",),
+        (f"{_WRONG}::test_whose_result_the_caller_gets",),
     ),
     (
         "shadow: upstream draws random numbers of its own",
         "aten_ext/shadow.cpp",
         "generator_->set_state(before_);",
         "",
-        (f"{_SHADOW}::test_random_numbers_are_drawn_once",),
+        (f"{_WRONG}::test_random_numbers_are_drawn_once",),
     ),
     (
         "compare: negative numbers are ordered by their bits",
@@ -55,6 +57,6 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _COMPARE,
         "return strides_differ(ours, theirs) ?",
         "return false && strides_differ(ours, theirs) ?",
-        (f"{_SHADOW}::test_layouts_that_differ",),
+        (f"{_COMPARISON}::test_layouts_that_differ",),
     ),
 )
