@@ -1,8 +1,10 @@
-"""Operands of linear layers, and how a result is judged."""
+"""Operands of linear layers, what the rules say of them, and how a result is judged."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -116,3 +118,38 @@ class Linear:
         error, upstream = ((result.double() - exact).norm() for result in (ours, theirs))
         allowance = torch.finfo(self.dtype).eps / 2 * exact.norm()
         assert error <= 1.25 * upstream + allowance, f"{name}: {error:.3g}, upstream {upstream:.3g}"
+
+
+def route(name: str, *args: Any, **kwargs: Any) -> str:
+    """The reason why upstream would run at CUDA; empty when the kernel would."""
+    answer = aten_ext.explain(name, *args, key="CUDA", **kwargs)
+    assert answer.override == name and (answer.route == "fused") == (answer.reason == "")
+    return answer.reason
+
+
+def all_routes(bias: Any, mat1: Any, mat2: Any, **kwargs: Any) -> set[str]:
+    """What each overload says; mm has no bias, alpha and beta."""
+    out = meta(mat1.shape[0], mat2.shape[1], dtype=mat1.dtype)
+    reasons = {
+        route("addmm", bias, mat1, mat2, **kwargs),
+        route("addmm.out", bias, mat1, mat2, **kwargs, out=out),
+        route("_addmm_activation", bias, mat1, mat2, **kwargs),
+        route("_addmm_activation.out", bias, mat1, mat2, **kwargs, use_gelu=True, out=out),
+    }
+    return reasons
+
+
+def all_mm_routes(mat1: Any, mat2: Any) -> set[str]:
+    """What the overloads of mm say."""
+    out = meta(mat1.shape[0], mat2.shape[1], dtype=mat1.dtype)
+    return {route("mm", mat1, mat2), route("mm.out", mat1, mat2, out=out)}
+
+
+@contextmanager
+def restored(getter: Callable[[], Any], setter: Callable[[Any], Any]) -> Iterator[None]:
+    """A setting is as before after a ``with`` block."""
+    before = getter()
+    try:
+        yield
+    finally:
+        setter(before)

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import aten_ext
-from linear_cases import HALF, Linear, meta
-from test_linear import all_routes, restored, route
+from linear_cases import HALF, Linear, all_routes, meta, restored, route
 
 DTYPES = [torch.float32, *HALF]
 FUSED = [("addmm", False), ("_addmm_activation", False), ("_addmm_activation", True)]

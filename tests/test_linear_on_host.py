@@ -1,7 +1,7 @@
 """The CUDA kernel of linear layers, run on the CPU: its tiles, its edges, its reductions.
 
 Values are compared with float64; how far from it upstream's own CUDA result is, only a GPU can say
-(test_linear.py).
+(test_linear_cuda.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ _ARGS = "aten_ext/linear_args.h"
 _LT = "aten_ext/cuda/linear_lt.cpp"
 _KERNEL = "aten_ext/cuda/linear.cu"
 _DEVICE = "aten_ext/cuda/device"
-_RULES = ("tests/test_linear.py::test_declines",)
+_RULES = ("tests/test_linear_rules.py::test_declines",)
 _MM = ("tests/test_linear_on_host.py::test_mm",)
 _PASS = "python/aten_ext/_inductor_pass.py"
 _GRAPHS = "tests/test_inductor_pass.py"
@@ -25,21 +25,21 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _RULE,
         'is_ieee ? nullptr : "float32',
         'true ? nullptr : "float32',
-        ("tests/test_linear.py::test_tf32_allowed_declines_fp32_alone",),
+        ("tests/test_linear_rules.py::test_tf32_allowed_declines_fp32_alone",),
     ),
     (
         "linear: fp16 accumulation is not asked about",
         _ARGS,
         "if (dtype == at::kHalf && context.allowFP16AccumulationCuBLAS()) {",
         "if (false) {",
-        ("tests/test_linear.py::test_fp16_accumulation",),
+        ("tests/test_linear_rules.py::test_fp16_accumulation",),
     ),
     (
         "linear: deterministic algorithms are not asked about",
         _ARGS,
         "if (context.deterministicAlgorithms() && ",
         "if (false && context.deterministicAlgorithms() && ",
-        ("tests/test_linear.py::test_deterministic",),
+        ("tests/test_linear_rules.py::test_deterministic",),
     ),
     (
         "linear: a bias is read with beta = 0",
