@@ -16,7 +16,10 @@ from scratch import ROOT
 
 # Not those that compile, time or start processes by the dozen: they exercise no more of the kernels.
 LEFT_OUT = {
-    "test_bench.py",
+    "test_bench_cases.py",
+    "test_bench_command.py",
+    "test_bench_entry.py",
+    "test_bench_harness.py",
     "test_build.py",
     "test_codegen.py",
     "test_demo.py",
