@@ -26,10 +26,12 @@ TOOLS = {
     # Unfiltered: a library's kernel that goes astray may have been given wrong arguments. Padding: what is
     # past the end of a tensor is then not in another one.
     "memcheck": ("--padding", "1024"),
-    "racecheck": OURS,
-    "initcheck": (*OURS, "--initcheck-address-space", "all"),
-    # More barriers than it expects end it.
-    "synccheck": (*OURS, "--num-cuda-barriers", "1000000"),
+    # Of one cluster of each launch, or block: all of them do the same, and the whole takes hours.
+    "racecheck": (*OURS, "--racecheck-filter-cluster-id", "0"),
+    # Global memory. Shared memory is read before it is written where rows are multiplied that a tensor does
+    # not have; nobody reads their products (tests/device_on_host, where such memory is NaN).
+    "initcheck": OURS,
+    "synccheck": OURS,
 }
 # Of the asynchronous stores with which the blocks of a cluster hand data round, racecheck knows nothing: it
 # does not report one that nobody waits for (tests/device_on_host does). So only that it takes them for no
@@ -42,6 +44,7 @@ FIXED = {**FAULTS, "racecheck": ["racecheck", "cluster", "exchange"]}
 GPU_LEFT_OUT = LEFT_OUT | {
     "test_bench_ceilings.py",
     "test_environment.py",
+    "test_faults.py",
     "test_inductor_pass.py",
     "test_profile.py",
     "test_profiler.py",
@@ -53,7 +56,9 @@ GPU_LEFT_OUT = LEFT_OUT | {
     "test_training.py",
 }
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
-NOT = "not 2_31 and not toggled and not memory and not capture and not graph and not long_lists"
+NOT = " and ".join(
+    f"not {word}" for word in ("2_31", "gradients", "memory", "capture", "graph", "long_lists")
+)
 
 
 def find_tool() -> str:
