@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib.util
 import os
 import re
@@ -30,7 +31,7 @@ TOOLS = {
     "racecheck": (*OURS, "--racecheck-filter-cluster-id", "0"),
     # Global memory. Shared memory is read before it is written where rows are multiplied that a tensor does
     # not have; nobody reads their products (tests/device_on_host, where such memory is NaN).
-    "initcheck": OURS,
+    "initcheck": (*OURS, "--show-backtrace", "device", "--print-limit", "100000"),
     "synccheck": OURS,
 }
 # Of the asynchronous stores with which the blocks of a cluster hand data round, racecheck knows nothing: it
@@ -56,9 +57,19 @@ GPU_LEFT_OUT = LEFT_OUT | {
     "test_training.py",
 }
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
+# What else a tool cannot judge: these read upstream's matrix products, as UNTRUE says.
+NOT_OF = {"initcheck": " and not transformer_encoder"}
 NOT = " and ".join(
     f"not {word}" for word in ("2_31", "gradients", "memory", "capture", "graph", "long_lists")
 )
+
+# What is reported and no fault, by what stands in the report, and why: counted, shown, and not a failure.
+UNTRUE = {
+    "initcheck": {
+        "cuda::copy_async_4(": "input projections of a GRU, which upstream's matrix product has written through"
+        " the tensor memory accelerator: initcheck does not see that (nor for anyone else who reads them)"
+    }
+}
 
 
 def find_tool() -> str:
@@ -159,15 +170,29 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
         options = ["--tool", tool, *TOOLS[tool], "--error-exitcode", str(FAULT), "--log-file", log(part)]
         return [program, *options, *PYTEST, *part.tests]
 
+    untrue = collections.Counter[str]()
+
     def problem(part: Slice, code: int) -> str:
-        found = list(reports(log(part)))
-        if found:
-            return f"{len(found)} reports, the first: {found[0]} ({log(part).name})"
-        return f"exit code {code}" if code not in (0, 1) else ""
+        faults = []
+        for report in reports(log(part)):
+            why = next((why for text, why in UNTRUE.get(tool, {}).items() if text in report), None)
+            if why is None:
+                faults.append(report)
+            else:
+                untrue[why] += 1
+        if faults:
+            return f"{len(faults)} reports, the first: {faults[0]} ({log(part).name})"
+        return f"exit code {code}" if code not in (0, 1, FAULT) else ""
 
     tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_*.py"))]
     kind.check_tests(
-        ["-m", "gpu", "-k", NOT, *(test for test in tests if Path(test).name not in GPU_LEFT_OUT)],
+        [
+            "-m",
+            "gpu",
+            "-k",
+            NOT + NOT_OF.get(tool, ""),
+            *(test for test in tests if Path(test).name not in GPU_LEFT_OUT),
+        ],
         command=command,
         problem=problem,
         # Each tensor an allocation of its own: past its end is then past the end of something.
@@ -175,4 +200,5 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
         cwd=ROOT,
         jobs=jobs,
     )
+    kind.steps += [Step(f"{count} reports left out:", True, why) for why, count in untrue.items()]
     return kind

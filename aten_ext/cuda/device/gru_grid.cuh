@@ -117,6 +117,22 @@ __device__ __forceinline__ bool gru_meet(int64_t step, bool finishes, bool has_c
   return finishes;
 }
 
+// Products lie in two places by turns, those of a step where those of the last but one lay. A warp that has
+// read them says so, and the warps that only arrive at gru_meet() hear it before they write there again. It
+// never keeps them waiting: by then they have words that were sent after the reading, by way of all blocks.
+// But of that order, through global memory, the memory model knows nothing for relaxed words (nor does
+// racecheck).
+__device__ __forceinline__ void gru_products_read(int64_t step, int64_t steps, int finishing) {
+  if (finishing < kGridWarps && step + 2 < steps) {
+    arrive_named(3 + static_cast<int>(step & 1), kGridThreads);
+  }
+}
+__device__ __forceinline__ void gru_before_products(int64_t step, bool finishes) {
+  if (!finishes && step >= 2) {
+    sync_named(3 + static_cast<int>(step & 1), kGridThreads);
+  }
+}
+
 // A warp finishes kRowsOfWarp rows at a time, kItems times. Of its lanes, kParts have the same unit and row,
 // share the sums and compute the same: with few rows, that is shorter.
 template <typename Tensor, int kUnits, int kParts, int items_>

@@ -93,6 +93,7 @@ __global__ __launch_bounds__(kGridThreads,
   for (int64_t step = 0; step < a.steps; ++step) {
     const bool last = step + 1 == a.steps;
     float* const part = partial + (step & 1) * 3 * kGridWarps * sums_of_part;
+    gru_before_products(step, warp < finishing);
 
     for (int row0 = 0; row0 < place.rows; row0 += kRows) {
       float2 h[kRows][2];
@@ -159,6 +160,7 @@ __global__ __launch_bounds__(kGridThreads,
         }
       }
     }
+    gru_products_read(step, a.steps, finishing);
     float state[Finish::kItems];
     finish.states(state, sum, place);
     if (!last) {

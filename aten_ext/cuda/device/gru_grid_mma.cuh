@@ -232,6 +232,7 @@ __global__ __launch_bounds__(kGridThreads,
   for (int64_t step = 0; step < a.steps; ++step) {
     const bool last = step + 1 == a.steps;
     float* const part = products + (step & 1) * kGridWarps * part_stride;
+    gru_before_products(step, warp < finishing);
 
     // The words of kTiles times eight rows: those of the next are sent for before these ones' products.
     WordPair pairs[kTiles * kSteps];
@@ -325,6 +326,7 @@ __global__ __launch_bounds__(kGridThreads,
         }
       }
     }
+    gru_products_read(step, a.steps, finishing);
     float state[Finish::kItems];
     finish.states(state, sum, place);
 #pragma unroll
