@@ -10,12 +10,14 @@ of its own under ``aten_ext/cuda/device``, each with a twin of the same function
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -105,6 +107,17 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_NAME, m) {
 """
 
 
+@contextlib.contextmanager
+def _nothing_preloaded() -> Iterator[None]:
+    """A sanitizer that Python was started with is none of the compiler's business."""
+    preloaded = os.environ.pop("LD_PRELOAD", None)
+    try:
+        yield
+    finally:
+        if preloaded is not None:
+            os.environ["LD_PRELOAD"] = preloaded
+
+
 def _compile(name: str, files: list[Path], folder: Path) -> None:
     generated = folder / "generated"
     sources = [HERE / "runtime.cpp"]
@@ -117,25 +130,27 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
     include = cuda_include_folder()
     assert include is not None, why_not()
     folders = [HERE / "include", HERE, SOURCES, generated]
-    torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
-        f"aten_ext_on_host_{name}",
-        [str(source) for source in sources],
-        extra_include_paths=[*map(str, folders)],
-        extra_cflags=[
-            "-O1",
-            "-std=c++20",
-            f"-isystem{include}",
-            "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
-            "-ffp-contract=off",
-            "-DATEN_EXT_WITH_CUDA",
-            "-DATEN_EXT_DEVICE_ON_HOST",
-            "-Wno-unknown-pragmas",
-            "-Wno-attributes",
-            *os.environ.get("ATEN_EXT_ON_HOST_CFLAGS", "").split(),
-        ],
-        build_directory=str(folder),
-        is_python_module=False,
-    )
+    with _nothing_preloaded():
+        torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
+            f"aten_ext_on_host_{name}",
+            [str(source) for source in sources],
+            extra_include_paths=[*map(str, folders)],
+            extra_cflags=[
+                "-O1",
+                "-std=c++20",
+                f"-isystem{include}",
+                "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
+                "-ffp-contract=off",
+                "-DATEN_EXT_WITH_CUDA",
+                "-DATEN_EXT_DEVICE_ON_HOST",
+                "-Wno-unknown-pragmas",
+                "-Wno-attributes",
+                *os.environ.get("ATEN_EXT_ON_HOST_CFLAGS", "").split(),
+            ],
+            extra_ldflags=os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split(),
+            build_directory=str(folder),
+            is_python_module=False,
+        )
 
 
 def _folder(name: str) -> Path:
