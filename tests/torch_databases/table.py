@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import aten_ext
 from torch_databases.comparison import SUMS
-from upstream_versions import SGD_IN_16_BITS_IS_BROKEN
+from upstream_versions import OP_DB_HAS_CHOLESKY_AND_QR, SGD_IN_16_BITS_IS_BROKEN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +194,7 @@ TABLE: dict[str, Row] = {
         # Mostly backward formulas.
         more_operators=(
             "addmm",
+            *(("cholesky", "qr") if OP_DB_HAS_CHOLESKY_AND_QR else ()),
             "cholesky_inverse",
             "cholesky_solve",
             "corrcoef",
