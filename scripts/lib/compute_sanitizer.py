@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable
-from scratch import ROOT
+from scratch import ROOT, BuildError, Scratch
 
 HERE = ROOT / "scripts" / "sanitizers"
 # Of CUDA 13.3. Those of CUDA 13.0 end themselves in racecheck ("failed to handle a hardware exception") where
@@ -34,6 +35,11 @@ TOOLS = {
     "initcheck": (*OURS, "--show-backtrace", "device", "--print-limit", "100000"),
     "synccheck": OURS,
 }
+# What a copy of the plugin is compiled with for a tool (cuda/device/gru_grid.cuh says why).
+DEFINED = {"racecheck": "ATEN_EXT_RACECHECK"}
+# Each tensor an allocation of its own: past its end is then past the end of something.
+ISOLATED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPOTHESIS_PROFILE": "short"}
+
 # Of the asynchronous stores with which the blocks of a cluster hand data round, racecheck knows nothing: it
 # does not report one that nobody waits for (tests/device_on_host does). So only that it takes them for no
 # fault.
@@ -115,30 +121,29 @@ def reports(log: Path) -> Iterator[str]:
             report = []
 
 
+def architecture() -> str:
+    """The GPU's compute capability as TORCH_CUDA_ARCH_LIST has it: 8.0, 9.0a."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"{major}.{minor}{'a' if major >= 9 else ''}"
+
+
 def canaries(kind: Kind, tool: str, program: str) -> None:
     """Faults on purpose, in a program of their own, must be reported; the same mended must not."""
-    import torch
     from torch.utils import cpp_extension
 
     nvcc = Path(cpp_extension.CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
     if not nvcc.exists():
         raise Unavailable("nvcc was not found, which compiles the faults on purpose")
     canary = kind.folder / "canary"
-    major, minor = torch.cuda.get_device_capability()
-    architecture = f"-arch=sm_{major}{minor}{'a' if major >= 9 else ''}"
-    compile_canary = [
-        nvcc,
-        "-std=c++20",
-        "-lineinfo",
-        architecture,
-        "-I",
-        ROOT / "aten_ext",
-        HERE / "canary.cu",
-    ]
+    sm = architecture()
+    flags = ["-std=c++20", "-lineinfo", f"-arch=sm_{sm.replace('.', '')}", "-I", ROOT / "aten_ext"]
+    compile_canary = [nvcc, *flags, HERE / "canary.cu"]
     kind.check("compile canary", [*compile_canary, "-o", canary])
     for state, names in ("fault", FAULTS[tool]), ("fixed", FIXED[tool]):
         for name in names:
-            if major < 9 and name in ("cluster", "exchange"):
+            if not sm.endswith("a") and name in ("cluster", "exchange"):
                 continue
             step = f"{name} {state}"
             log = kind.folder / f"{step.replace(' ', '_')}.txt"
@@ -164,6 +169,23 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
     program = find_tool()
     kind = Kind(tool, folder)
     canaries(kind, tool, program)
+    place = ROOT
+    environment = os.environ | ISOLATED
+    if tool in DEFINED:
+        print(f"{tool}: build ...", file=sys.stderr, flush=True)
+        scratch = Scratch(ROOT / "build" / "sanitize" / tool)
+        try:
+            scratch.build(
+                NVCC_APPEND_FLAGS=f"-D{DEFINED[tool]} -lineinfo",
+                ATEN_EXT_BUILD_CUDA="1",
+                TORCH_CUDA_ARCH_LIST=architecture(),
+            )
+        except BuildError as error:
+            (kind.folder / "build.log").write_text(str(error))
+            kind.steps.append(Step("build", False, "see build.log"))
+            return kind
+        place = scratch.folder
+        environment = scratch.environment(**ISOLATED)
 
     def log(part: Slice) -> Path:
         return kind.folder / f"{part.name.replace(' ', '_')}.txt"
@@ -193,9 +215,8 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
         ["-m", "gpu", "-k", left_out, *tests],
         command=command,
         problem=problem,
-        # Each tensor an allocation of its own: past its end is then past the end of something.
-        environment=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPOTHESIS_PROFILE": "short"},
-        cwd=ROOT,
+        environment=environment,
+        cwd=place,
         jobs=jobs,
     )
     kind.steps += [Step(f"{count} reports left out:", True, why) for why, count in untrue.items()]
