@@ -69,10 +69,6 @@ struct Adagrad {
   static constexpr int kVectorsPerThread = 1;
   static constexpr int kMaxThreads = 256;
 
-  static __device__ __forceinline__ constexpr bool reads(int /*list*/, const Scalars& /*s*/) {
-    return true;
-  }
-
   static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* step) {
     const double lr = s.lr_pointer != nullptr ? static_cast<double>(*s.lr_pointer) : s.lr;
     const float steps_before = *step - 1;  // in fp32, as upstream

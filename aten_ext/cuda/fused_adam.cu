@@ -87,10 +87,6 @@ struct Adam {
 
   // Computed once by each thread while its loads are under way. The two powers are long (bf16: 10 % of the
   // time when both were computed by all): even lanes compute one, odd lanes the other.
-  static __device__ __forceinline__ constexpr bool reads(int /*list*/, const Scalars& /*s*/) {
-    return true;
-  }
-
   static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* step_pointer) {
     const Op step = static_cast<Op>(*step_pointer);
     const Op lr = s.lr_pointer != nullptr ? static_cast<Op>(*s.lr_pointer) : s.lr;

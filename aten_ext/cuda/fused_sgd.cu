@@ -71,11 +71,6 @@ struct Sgd {
   static constexpr int kVectorsPerThread = 1;
   static constexpr int kMaxThreads = 256;
 
-  // torch.optim.SGD hands over buffers that nothing was written to at the first step.
-  static __device__ __forceinline__ bool reads(int list, const Scalars& s) {
-    return list != kMomentumBuffer || !s.is_first_step;
-  }
-
   static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* /*step*/) {
     return {s.lr_pointer != nullptr ? static_cast<Op>(*s.lr_pointer) : s.lr,
             s.grad_scale != nullptr ? static_cast<Op>(*s.grad_scale) : Op(1)};

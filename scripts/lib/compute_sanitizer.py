@@ -65,17 +65,21 @@ GPU_LEFT_OUT = LEFT_OUT | {
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
 NOT = ("2_31", "gradients", "memory", "capture", "graph", "long_lists")
 NOT_OF = {
-    # They read what upstream's matrix products wrote: see UNTRUE.
-    "initcheck": ("transformer_encoder",),
+    # The first reads what upstream's matrix products wrote (see NO_FAULT). With four threads that allocate and
+    # launch, initcheck loses track: in one of two runs it took memory for unwritten that at::zeros had filled.
+    "initcheck": ("transformer_encoder", "streams_and_threads"),
     # Hours: hundreds of steps, and upstream's operators around our kernels.
     "racecheck": ("sizes_of_the_benchmark", "test_programs_transforms", "test_linear_lt"),
 }
 
-# What is reported and no fault, by what stands in the report, and why: counted, shown, and not a failure.
-UNTRUE = {
+# What is reported and no fault, by a pattern of the report, and why: counted, shown, and not a failure.
+NO_FAULT = {
     "initcheck": {
-        "cuda::copy_async_4(": "input projections of a GRU, which a matrix product of upstream's has written "
-        "through the tensor memory accelerator: initcheck does not see that, whoever reads them"
+        r"cuda::copy_async_4\(": "input projections of a GRU, which a matrix product of upstream's has written "
+        "through the tensor memory accelerator: initcheck does not see that, whoever reads them",
+        r"fused_sgd_kernel<\w+, \(bool\)1": "momentum buffers at the first step, which torch.optim.SGD leaves "
+        "unwritten; read beside the rest and not used, as by upstream's kernel (not to read them took up to "
+        "14 % longer, at every step)",
     }
 }
 
@@ -194,16 +198,16 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
         options = ["--tool", tool, *TOOLS[tool], "--error-exitcode", str(FAULT), "--log-file", log(part)]
         return [program, *options, *PYTEST, *part.tests]
 
-    untrue = collections.Counter[str]()
+    no_fault = collections.Counter[str]()
 
     def problem(part: Slice, code: int) -> str:
         faults = []
         for report in reports(log(part)):
-            why = next((why for text, why in UNTRUE.get(tool, {}).items() if text in report), None)
+            why = next((why for text, why in NO_FAULT.get(tool, {}).items() if re.search(text, report)), None)
             if why is None:
                 faults.append(report)
             else:
-                untrue[why] += 1
+                no_fault[why] += 1
         if faults:
             return f"{len(faults)} reports, the first: {faults[0]} ({log(part).name})"
         return f"exit code {code}" if code not in (0, 1, FAULT) else ""
@@ -219,5 +223,5 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
         cwd=place,
         jobs=jobs,
     )
-    kind.steps += [Step(f"{count} reports left out:", True, why) for why, count in untrue.items()]
+    kind.steps += [Step(f"{count} reports left out:", True, why) for why, count in no_fault.items()]
     return kind

@@ -9,7 +9,6 @@
 //   static constexpr int kLists;                  lists that it reads: parameters, gradients, states
 //   static constexpr bool kSteps;                 whether it needs each tensor's count of steps
 //   static constexpr int kVectorsPerThread, kMaxThreads;      its policy
-//   static bool reads(int list, const Scalars&);  false: what a list holds before plays no part
 //   static PerTensor prepare(const Scalars&, const float* step);
 //       what is the same for a tensor, computed by every thread; has the member grad_scale. All lanes of a
 //       warp come here.
@@ -110,8 +109,6 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
     vectors = vectors && is_vector_aligned(data[list]);
   }
   const auto is_written = [&s](int list) { return list != kGrad || s.grad_scale != nullptr; };
-  // Of a list that plays no part nothing need have been written: its place takes what is read anyway.
-  const auto source = [&](int list) { return Optimizer::reads(list, s) ? data[list] : data[kParam]; };
 
   if (vectors) {
     uint32_t at = threadIdx.x * kVector;
@@ -120,7 +117,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
     if (at < count) {
 #pragma unroll
       for (int list = 0; list < kLists; ++list) {
-        load_vector(x[list], source(list) + at);
+        load_vector(x[list], data[list] + at);
       }
     }
     if (s.found_inf != nullptr && *s.found_inf == 1.0f) {
@@ -142,7 +139,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
       if (at < count) {
 #pragma unroll
         for (int list = 0; list < kLists; ++list) {
-          load_vector(x[list], source(list) + at);
+          load_vector(x[list], data[list] + at);
         }
       }
     }
@@ -162,7 +159,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const uint32_t at = from + i * blockDim.x;
-        x[list][i] = at < count ? source(list)[at] : from_op<T>(MathType<T>(0));
+        x[list][i] = at < count ? data[list][at] : from_op<T>(MathType<T>(0));
       }
     }
     update_all<Optimizer>(x, s, t);
