@@ -65,8 +65,9 @@ GPU_LEFT_OUT = LEFT_OUT | {
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
 NOT = ("2_31", "gradients", "memory", "capture", "graph", "long_lists")
 NOT_OF = {
-    # The first reads what upstream's matrix products wrote (see NO_FAULT). With four threads that allocate and
-    # launch, initcheck loses track: in one of two runs it took memory for unwritten that at::zeros had filled.
+    # The first reads what upstream's matrix products wrote (see NO_FAULT). With four threads that allocate
+    # and launch, initcheck loses track: in one of two runs it took memory for unwritten that at::zeros had
+    # filled on the same stream.
     "initcheck": ("transformer_encoder", "streams_and_threads"),
     # Hours: hundreds of steps, and upstream's operators around our kernels.
     "racecheck": ("sizes_of_the_benchmark", "test_programs_transforms", "test_linear_lt"),
@@ -75,11 +76,11 @@ NOT_OF = {
 # What is reported and no fault, by a pattern of the report, and why: counted, shown, and not a failure.
 NO_FAULT = {
     "initcheck": {
-        r"cuda::copy_async_4\(": "input projections of a GRU, which a matrix product of upstream's has written "
-        "through the tensor memory accelerator: initcheck does not see that, whoever reads them",
-        r"fused_sgd_kernel<\w+, \(bool\)1": "momentum buffers at the first step, which torch.optim.SGD leaves "
-        "unwritten; read beside the rest and not used, as by upstream's kernel (not to read them took up to "
-        "14 % longer, at every step)",
+        r"cuda::copy_async_4\(": "input projections of a GRU, which a matrix product of upstream's has "
+        "written through the tensor memory accelerator: initcheck does not see that, whoever reads them",
+        r"fused_sgd_kernel<\w+, \(bool\)1": "momentum buffers at the first step, which torch.optim.SGD "
+        "leaves unwritten; read beside the rest and not used, as by upstream's kernel (not to read them took "
+        "up to 14 % longer, at every step)",
     }
 }
 

@@ -32,6 +32,11 @@ class Mutant:
     tests: tuple[str, ...]
     """As pytest takes them; at least one must fail."""
 
+    def row(self) -> str:
+        """Its row of the table in docs/sanitizers.md."""
+        tests = ", ".join(f"`{test.removeprefix('tests/')}`" for test in self.tests)
+        return f"| {self.name} | `{self.file.removeprefix('aten_ext/')}` | {tests} |"
+
 
 MUTANTS: list[Mutant] = [
     Mutant(*row)

@@ -1,13 +1,15 @@
-"""Mutants of the GRU's rule and policy: (name, file, old text, new text, tests that must notice).
+"""Mutants of the GRU: (name, file, old text, new text, tests that must notice).
 
-Both are compiled in a CPU build too.
+Rule and policy are compiled in a CPU build too; the kernels run on the CPU in tests/device_on_host.
 """
 
 from __future__ import annotations
 
 _RULE = "aten_ext/cuda/cudnn_rnn.cpp"
 _PLAN = "aten_ext/cuda/gru_plan.cpp"
+_DEVICE = "aten_ext/cuda/device"
 _TEST = "tests/test_gru_rules.py"
+_KERNELS = "tests/test_gru_recurrence_on_host.py"
 _DECLINES = (f"{_TEST}::test_declines",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -55,5 +57,19 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "&& projection > kProjectionFlops) {",
         "&& projection > 1e30) {",
         (f"{_TEST}::test_tf32_decides_too",),
+    ),
+    (
+        "gru: the state of other blocks is not waited for (multiply-adds)",
+        f"{_DEVICE}/gru_cluster_fma.cuh",
+        "        wait_for_phase(mbarrier, (step - 1) / 2 % 2);\n",
+        "",
+        (f"{_KERNELS}::test_any_order_of_threads",),
+    ),
+    (
+        "gru: the state of other blocks is not waited for (tensor cores)",
+        f"{_DEVICE}/gru_cluster_mma.cuh",
+        "        wait_for_phase(mbarrier, (step - 1) / 2 % 2);\n",
+        "",
+        (f"{_KERNELS}::test_any_order_of_threads",),
     ),
 )

@@ -91,6 +91,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _MM,
     ),
     (
+        "linear: sums of other blocks are not waited for",
+        f"{_DEVICE}/linear_reduce.cuh",
+        "    wait_for_phase(mbarrier(), 0);\n",
+        "",
+        _MM,
+    ),
+    (
         "linear: one stage too few is waited for",
         _KERNEL,
         "wait_async_copies<G::kSlots - 2>()",
