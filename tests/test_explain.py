@@ -15,16 +15,16 @@ def ask(op: object, state: State, key: str | None = None, **changes: object) -> 
     return aten_ext.explain(op, *lists, key=key, **options(**changes))
 
 
-OPS = [
-    torch._fused_adamw_,
-    "_fused_adamw_",
-    "aten::_fused_adamw_",
-    torch.ops.aten._fused_adamw_,
-    torch.ops.aten._fused_adamw_.default,
-]
+OPS = {
+    "function": torch._fused_adamw_,
+    "name": "_fused_adamw_",
+    "qualified name": "aten::_fused_adamw_",
+    "packet": torch.ops.aten._fused_adamw_,
+    "overload": torch.ops.aten._fused_adamw_.default,
+}
 
 
-@pytest.mark.parametrize("op", OPS, ids=str)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_fused(op: object) -> None:
     state = make_state([(4,)])
     before = state.clone()

@@ -59,7 +59,6 @@ GPU_LEFT_OUT = LEFT_OUT | {
     "test_programs_processes.py",
     "test_torch_databases.py",
     "test_trace.py",
-    "test_trace_cuda.py",
     "test_training.py",
 }
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.

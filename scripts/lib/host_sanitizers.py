@@ -41,8 +41,10 @@ SANITIZERS = {
         library="libasan.so",
         options={
             # Leaks: Python's own, at exit, by the thousand. Containers: torch's are not annotated, and a
-            # vector that crosses over looks as if it had too many elements.
-            "ASAN_OPTIONS": "detect_leaks=0:detect_container_overflow=0:log_path={log}",
+            # vector that crosses over looks as if it had too many elements. Null: tests ask for more memory
+            # than there is.
+            "ASAN_OPTIONS": "detect_leaks=0:detect_container_overflow=0:allocator_may_return_null=1:"
+            "log_path={log}",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:log_path={log}",
             "OMP_NUM_THREADS": "2",
             "OMP_WAIT_POLICY": "passive",

@@ -25,6 +25,7 @@ LEFT_OUT = {
     "test_demo.py",
     "test_docs.py",
     "test_mutants.py",
+    "test_trace_cuda.py",
     "test_trace_dispatch.py",
 }
 # A process starts in seconds, and under a sanitizer in more: few, but so many that none is much the longest.

@@ -32,9 +32,10 @@ class Scratch:
         for name in names:
             self.restore(name)
         known = {folder / name for name in names}
-        for path in folder.rglob("*.py"):
-            # A test that is gone from the tree must not run in the copy.
-            if path not in known and "build" not in path.relative_to(folder).parts:
+        for path in folder.rglob("*"):
+            # A test that is gone from the tree must not run in the copy, nor a header be found there.
+            is_source = path.suffix in {".py", ".h", ".cuh", ".cpp", ".cu"}
+            if is_source and path not in known and "build" not in path.relative_to(folder).parts:
                 path.unlink()
 
     def restore(self, name: str) -> None:
