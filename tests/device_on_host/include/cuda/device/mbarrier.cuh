@@ -1,5 +1,5 @@
-// Twin of aten_ext/cuda/device/mbarrier.cuh. A store arrives at once, or no earlier than its barrier is waited
-// for (see device_on_host::Order); an arrival too many is an error.
+// Twin of aten_ext/cuda/device/mbarrier.cuh. A store arrives at once, or no earlier than its barrier is
+// waited for (see device_on_host::Order); an arrival too many is an error.
 #pragma once
 
 #include <cuda_runtime.h>
