@@ -330,8 +330,8 @@ void run_recurrence(const Layer& layer, const at::Tensor& input, const at::Tenso
 }
 
 // A few steps: one launch for each, with its projection. Between them the state is what was written to y, in
-// 16 bits for 16-bit tensors: three steps of H = 128 have a mean error 14 % above that of a state kept in
-// fp32.
+// 16 bits for 16-bit tensors: run on the CPU (tests/device_on_host, 30 seeds), three steps of H = 128 have a
+// mean error 14 % above that of a state kept in fp32.
 void run_steps(const Layer& layer, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& hy,
                const at::Tensor& y, cudaStream_t stream) {
   const GruSizes& sizes = layer.sizes;

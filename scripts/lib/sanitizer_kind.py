@@ -140,7 +140,9 @@ class Kind:
             jobs: processes at a time.
         """
         collect = [*PYTEST, "--collect-only", *arguments]
-        self.run("collect", collect, environment=environment, cwd=cwd)
+        code = self.run("collect", collect, environment=environment, cwd=cwd)
+        if code != 0:  # a file that cannot be read would be left out without a word
+            self.steps.append(Step("collect", False, f"exit code {code}, see {self.log('collect').name}"))
         tests = [line for line in self.log("collect").read_text().splitlines() if "::" in line]
         counts: dict[str, int] = {}
 

@@ -1,5 +1,7 @@
 #include "runtime.h"
 
+#include "late_stores.h"
+
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <csetjmp>
@@ -9,7 +11,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -50,21 +51,13 @@ struct Barrier {
   uint64_t phase = 0;
 };
 
-struct LateStore {
-  unsigned rank;  // of the block it goes to
-  const void* barrier;
-  std::function<void()> arrive;
-};
-
 struct ClusterState {
   std::atomic<unsigned> arrived{0};
   std::atomic<uint64_t> phase{0};
   unsigned threads = 0;
   std::vector<char*> anchors;  // of the static shared memory of each block
   std::vector<Block*> blocks;
-  std::mutex stores_mutex;
-  std::vector<LateStore> stores;  // that have not arrived
-  std::vector<bool> ended;        // of the blocks, under the same mutex
+  LateStores stores;
 };
 
 struct Fiber {
@@ -199,18 +192,6 @@ bool arrives_late() {
   return the_order == Order::Backward;
 }
 
-// No store to this block may come from now on, or be on its way.
-void end_block(ClusterState& cluster, unsigned rank) {
-  const std::lock_guard<std::mutex> guard(cluster.stores_mutex);
-  for (const LateStore& store : cluster.stores) {
-    if (store.rank == rank) {
-      fail("a block ends that has not waited for an asynchronous store to it");
-    }
-  }
-  cluster.ended.resize(cluster.blocks.size());
-  cluster.ended[rank] = true;
-}
-
 void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
   runner = &self;
   const dim3 size = self.block.size;
@@ -257,7 +238,7 @@ void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
       fail(stuck.c_str());
     }
   }
-  end_block(*self.cluster, self.block.cluster_rank);
+  self.cluster->stores.end_block(self.block.cluster_rank);
   runner = nullptr;
 }
 
@@ -402,32 +383,11 @@ void* map_shared(void* local, unsigned rank) {
 }
 
 void store_later(unsigned rank, const void* barrier, std::function<void()> arrive) {
-  ClusterState& cluster = *runner->cluster;
-  {
-    const std::lock_guard<std::mutex> guard(cluster.stores_mutex);
-    if (rank < cluster.ended.size() && cluster.ended[rank]) {
-      fail("an asynchronous store to a block that has ended");
-    }
-    if (arrives_late()) {
-      cluster.stores.push_back({rank, barrier, std::move(arrive)});
-      return;
-    }
-  }
-  arrive();
+  runner->cluster->stores.add(rank, barrier, std::move(arrive), arrives_late());
 }
 
 void arrive_now(const void* barrier) {
-  ClusterState& cluster = *runner->cluster;
-  std::vector<LateStore> arriving;
-  {
-    const std::lock_guard<std::mutex> guard(cluster.stores_mutex);
-    const auto others = std::stable_partition(cluster.stores.begin(), cluster.stores.end(),
-                                              [&](const LateStore& s) { return s.barrier != barrier; });
-    std::move(others, cluster.stores.end(), std::back_inserter(arriving));
-    cluster.stores.erase(others, cluster.stores.end());
-  }
-  for (const LateStore& store : arriving) {
-    store.arrive();
+  if (runner->cluster->stores.arrive(barrier)) {
     advance();
   }
 }
