@@ -7,6 +7,8 @@ Environment:
   found, otherwise one line says why not.
 * ``TORCH_CUDA_ARCH_LIST``: the GPU architectures, as for any PyTorch extension. Unset: everything from
   sm_75 to the newest that the toolkit knows, with 9.0a for Hopper, and PTX of the last.
+* ``ATEN_EXT_BUILD_FAMILIES``: ``cat,rnn`` builds the overrides of these families alone, for work on one of
+  them. Unset: all.
 * ``CUDA_HOME``, ``MAX_JOBS``: as for any PyTorch extension.
 """
 
@@ -27,6 +29,11 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).resolve().parent
 SOURCES = Path("aten_ext")
 GENERATED = Path("build") / "generated"
+BINDINGS = SOURCES / "core" / "bindings.cpp"
+
+FAMILIES = [
+    name for name in os.environ.get("ATEN_EXT_BUILD_FAMILIES", "").replace(" ", "").split(",") if name
+]
 
 try:
     import torch
@@ -43,7 +50,7 @@ if tuple(int(part) for part in TORCH_VERSION.split(".")) < (2, 11):
 
 # Vectorised CPU kernels: compiled for an instruction set that not every machine has, chosen at run time.
 # AVX2 alone, as upstream does for these operators: AVX-512 measured no faster.
-CAPABILITY_SOURCES = [f"cpu/{op}_kernel.cpp" for op in ("fused_adam", "fused_sgd", "fused_adagrad")]
+CAPABILITY_SOURCES = "**/cpu/*_kernel.cpp"
 CAPABILITIES: dict[str, list[str]] = {}
 if platform.machine() in ("x86_64", "AMD64"):
     # Fused multiply-adds are written out where they are wanted; the compiler is to make no others.
@@ -167,27 +174,38 @@ def generate_sources(with_cuda: bool) -> list[str]:
     sys.modules[spec.name] = codegen  # dataclasses look their module up
     spec.loader.exec_module(codegen)
     try:
-        files = codegen.generate(ROOT / "native_functions_ext.yaml", ROOT / GENERATED, with_cuda=with_cuda)
+        files = codegen.generate(
+            ROOT / "native_functions_ext.yaml", ROOT / GENERATED, with_cuda=with_cuda, families=FAMILIES
+        )
     except codegen.TableError as error:
         sys.exit(f"aten_ext: {error}")
     return [str(file.relative_to(ROOT)) for file in files]
+
+
+def sources_matching(pattern: str) -> list[str]:
+    """The sources that a glob pattern below aten_ext/ finds, sorted; of the families that are built."""
+    paths = (path.relative_to(SOURCES) for path in SOURCES.glob(pattern))
+    return sorted(
+        str(SOURCES / path)
+        for path in paths
+        if not FAMILIES or path.parts[0] != "ops" or path.parts[1] in FAMILIES
+    )
 
 
 def extensions() -> list[Extension]:
     """The two extension modules."""
     toolkit = decide_cuda()
     cuda = toolkit is not None
+    capability_sources = sources_matching(CAPABILITY_SOURCES)
+    # The ATen side of CUDA holds rules too, which a CPU build has as well: aten_ext.explain asks them.
     # bindings.cpp is the other module's; registry.cpp and watch.cpp are in both.
-    common_sources = sorted(str(path) for path in SOURCES.glob("*.cpp") if path.name != "bindings.cpp")
-    sources = [*generate_sources(cuda), *common_sources]
-    # cuda/*.cpp holds the decline rules too, which a CPU build has as well: aten_ext.explain asks them.
-    sources += sorted(str(path) for folder in ("cpu", "cuda") for path in (SOURCES / folder).glob("*.cpp"))
-    capability_sources = [str(SOURCES / name) for name in CAPABILITY_SOURCES]
-    sources = [source for source in sources if source not in capability_sources]
+    apart_sources = {*capability_sources, str(BINDINGS)}
+    sources = [*generate_sources(cuda), *(s for s in sources_matching("**/*.cpp") if s not in apart_sources)]
     # (folder of the objects, sources, further flags for the host compiler)
     apart: list[tuple[str, list[str], list[str]]] = [
         (name.lower(), capability_sources, [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *flags])
         for name, flags in CAPABILITIES.items()
+        if capability_sources
     ]
 
     common = [
@@ -207,7 +225,7 @@ def extensions() -> list[Extension]:
         os.environ.setdefault("CUDA_HOME", str(toolkit))
         cpp_extension.CUDA_HOME = str(toolkit)
         # Apart, because op.cpp and op.cu in one folder would both become op.o.
-        apart.append(("device", sorted(str(path) for path in (SOURCES / "cuda").glob("*.cu")), []))
+        apart.append(("device", sources_matching("**/*.cu"), []))
         host.append("-DATEN_EXT_WITH_CUDA")
         device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
         device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
@@ -238,7 +256,7 @@ def extensions() -> list[Extension]:
     }
     bindings = Extension(
         "aten_ext._C",
-        [str(SOURCES / name) for name in ("bindings.cpp", "registry.cpp", "watch.cpp")],
+        [str(BINDINGS), str(SOURCES / "core" / "registry.cpp"), str(SOURCES / "watch" / "watch.cpp")],
         language="c++",
         extra_compile_args={
             "cxx": [

@@ -7,12 +7,12 @@ that it is compiled against. The same input gives the same bytes.
 
 Output (all in one folder):
 
-=================  ==========================================================================
-``overrides.h``    declarations of every ``decline::`` and ``run::``; a missing definition is a
-                   link error, a wrong one a compile error that shows the signature expected
-``entries.cpp``    ``aten_ext::entry::<op>_<key>`` for each override, the registry table, the
-                   ``TORCH_LIBRARY_IMPL`` blocks and the operators behind ``aten_ext.explain``
-=================  ==========================================================================
+===============  ============================================================================
+``args.h``       ``aten_ext::args::<op>`` for each override: its arguments, by reference.
+                 ``ops/<family>/overrides.h`` declares ``choose`` and ``run`` over these
+``entries.cpp``  ``aten_ext::entry::<op>_<key>`` for each override, the registry table, the
+                 ``TORCH_LIBRARY_IMPL`` blocks and the operators behind ``aten_ext.explain``
+===============  ============================================================================
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 
 # Loaded from a file by setup.py and by tests: what stands beside it has to be found.
 sys.path.insert(0, str(Path(__file__).resolve().parent / "lib"))
+import override_docs
 from override_table import (
     PASS_KEY,
     VALID_KEYS,
@@ -40,19 +41,19 @@ __all__ = ["TableError", "Upstream", "generate"]
 HEADER = "// Generated from native_functions_ext.yaml by scripts/codegen.py. Do not edit.\n"
 
 
-def _declarations(overrides: list[Override], with_cuda: bool) -> str:
-    lines = [HEADER, "#pragma once\n\n#include <ATen/core/Tensor.h>\n#include <optional>\n"]
+def _arguments(overrides: list[Override]) -> str:
+    """``args.h``: one struct for each overload, whatever its keys."""
+    lines = [HEADER, "#pragma once\n\n#include <ATen/core/Generator.h>\n#include <ATen/core/IListRef.h>\n"]
     lines.append(
-        "\n// nullptr: the fused kernel runs. A literal string: the reason why upstream runs instead."
+        "#include <ATen/core/List.h>\n#include <ATen/core/Tensor.h>\n#include <c10/core/Scalar.h>\n\n"
     )
-    lines.append("\nnamespace aten_ext::decline {\n")
-    for override in overrides:
-        lines.append(f"const char* {override.symbol}({override.arguments});\n")
-    lines.append("}  // namespace aten_ext::decline\n\nnamespace aten_ext::run {\n")
-    for override in overrides:
-        if override.key != "CUDA" or with_cuda:
-            lines.append(f"{override.returns} {override.symbol}({override.arguments});\n")
-    lines.append("}  // namespace aten_ext::run\n")
+    lines.append("#include <optional>\n\nnamespace aten_ext::args {\n")
+    for override in {o.operator: o for o in overrides}.values():
+        lines.append(f"\nstruct {override.operator} {{\n")
+        names = override.argument_names.split(", ")
+        lines.extend(f"  {kind} {name};\n" for kind, name in zip(override.argument_types, names, strict=True))
+        lines.append("};\n")
+    lines.append("\n}  // namespace aten_ext::args\n")
     return "".join(lines)
 
 
@@ -61,48 +62,61 @@ def _flags(flags: Collection[bool]) -> str:
     return ", ".join(str(flag).lower() for flag in flags) or "false"
 
 
+def _choice(override: Override, with_cuda: bool) -> str:
+    """C++ that chooses for ``a_``; at CUDA, a GPU that the build has no code for is declined."""
+    asked = f"{override.namespace}::choose(a_)"
+    if override.key != "CUDA" or not with_cuda:
+        return asked
+    return f"on_gpu({asked}, at::device_of(a_.{override.first_tensors}))"
+
+
+def _upstream(override: Override) -> str:
+    """C++ that calls PyTorch's own kernel with the fields of ``a_``."""
+    names = ", ".join(f"[[maybe_unused]] auto&& {name}" for name in override.argument_names.split(", "))
+    return f"unpack(a_, []({names}) -> {override.returns} {{ return {override.upstream}; }})"
+
+
 def _site(index: int, override: Override, with_cuda: bool) -> str:
-    """What ``watched`` and ``recorded`` know about an entry."""
-    symbol = override.symbol
-    names = ", ".join(f'"{name}"' for name in override.argument_names.split(", "))
-    base = f'overrides[{index}], the_watch, "aten_ext::{override.name}"'
-    arrays = f"{symbol}_names, {symbol}_written, {symbol}_opaque, {str(override.random).lower()}"
+    """What ``enter`` and those who watch know about an override at one key."""
+    names = override.argument_names.split(", ")
+    quoted = ", ".join(f'"{name}"' for name in names)
+    fields = ", ".join(f"a_.{name}" for name in names)
+    saved = (
+        f"  static bool saved_by_ours(const Args& a_) {{ return {override.namespace}::saved_by_ours(a_); }}\n"
+        if override.pair
+        else ""
+    )
     return f"""
-static constexpr const char* {symbol}_names[] = {{{names}}};
-static constexpr bool {symbol}_written[] = {{{_flags(override.written)}}};
-static constexpr bool {symbol}_opaque[] = {{{_flags(override.opaque)}}};
-static const char* {symbol}_rule({override.arguments}) {{
-  return {override.rule(with_cuda)};
-}}
-static {override.returns} {symbol}_upstream({override.arguments}) {{
-  return {override.upstream};
-}}
-static constexpr Site {symbol}(SiteBase{{{base}, {arrays}}},
-                               {symbol}_rule, run::{symbol}, {symbol}_upstream);
+struct {override.symbol} {{
+  using Args = args::{override.operator};
+  using Result = {override.returns};
+  using ArgumentTypes = Types<{", ".join(override.argument_types)}>;
+  static constexpr const char* kEvent = "aten_ext::{override.name}";
+  static constexpr const char* kNames[] = {{{quoted}}};
+  static constexpr bool kWritten[] = {{{_flags(override.written)}}};
+  static constexpr bool kOpaque[] = {{{_flags(override.opaque)}}};
+  static constexpr bool kRandom = {str(override.random).lower()};
+  static constexpr bool kPaired = {str(bool(override.pair)).lower()};
+  static Override& row() {{ return overrides[{index}]; }}
+  static Watch& watch() {{ return the_watch; }}
+  template <class F>
+  static decltype(auto) unpack(const Args& a_, const F& f_) {{
+    return f_({fields});
+  }}
+  static auto choose(const Args& a_) {{ return {_choice(override, with_cuda)}; }}
+  template <class Plan>
+  static Ran<Result> run(const Args& a_, const Plan& plan_) {{ return {override.namespace}::run(a_, plan_); }}
+  static Result upstream(const Args& a_) {{
+    return {_upstream(override)};
+  }}
+{saved}}};
 """
 
 
-def _entry(index: int, override: Override, with_cuda: bool) -> str:
-    names = override.argument_names
+def _entry(override: Override) -> str:
     return f"""
 {override.returns} {override.symbol}({override.arguments}) {{
-  if (C10_UNLIKELY(the_watch.bits.load(std::memory_order_relaxed) != 0)) {{
-    return watched(site::{override.symbol}, {names});
-  }}
-  Override& self_ = overrides[{index}];
-  if (C10_UNLIKELY(!self_.enabled.load(std::memory_order_relaxed))) {{
-    self_.counts.add_disabled();
-    return {override.upstream};
-  }}
-  if (const char* reason_ = {override.rule(with_cuda)}) {{
-    self_.counts.add_declined(reason_);
-    return {override.upstream};
-  }}
-  self_.counts.add_ran();
-  if (auto callbacks_ = profiler_callbacks(); C10_UNLIKELY(callbacks_.has_value())) {{
-    return recorded(site::{override.symbol}, std::move(*callbacks_), {names});
-  }}
-  return run::{override.symbol}({names});
+  return enter<site::{override.symbol}>({{{override.argument_names}}});
 }}
 """
 
@@ -128,17 +142,22 @@ def _composite_entry(override: Override) -> str:
 
 
 def _explain_schema(override: Override) -> str:
-    """The schema of the operator behind ``aten_ext.explain``: the same arguments, two strings returned."""
+    """The schema of the operator behind ``aten_ext.explain``: the same arguments.
+
+    It returns the override's name, the reason to go upstream or "", the plan in words and what it needs of a
+    GPU: the fields of ``Needs``.
+    """
     base, _, overload = override.name.partition(".")
     dotted = f".{overload}" if overload else ""
-    return f"explain_{override.key}_{base}{dotted}({override.schema_arguments}) -> (str, str)"
+    return f"explain_{override.key}_{base}{dotted}({override.schema_arguments}) -> (str, str, str, int[])"
 
 
 def _explain(override: Override, with_cuda: bool) -> str:
+    explained = "explained_on_gpu" if override.key == "CUDA" else "explained"
     return f"""
-std::tuple<std::string, std::string> {override.symbol}({override.arguments}) {{
-  const char* reason_ = {override.rule(with_cuda)};
-  return {{"{override.name}", reason_ == nullptr ? "" : reason_}};
+Explained {override.symbol}({override.arguments}) {{
+  [[maybe_unused]] const args::{override.operator} a_{{{override.argument_names}}};
+  return {explained}("{override.name}", {_choice(override, with_cuda)});
 }}
 """
 
@@ -164,9 +183,17 @@ def _entries(overrides: list[Override], passes: list[GraphPass], with_cuda: bool
     composite = [o for o in built if o.composite]
     for base in sorted({o.name.partition(".")[0] for o in composite}):
         out.append(f"#include <ATen/ops/{base}_ops.h>\n")
-    out.append("#include <torch/library.h>\n#include <string>\n#include <tuple>\n\n")
-    ours = ["gpu_support.h", "load_guard.h", "overrides.h", "registry.h", "watched.h"]
-    for header in ["composite.h", *ours] if composite else ours:
+    out.append("#include <torch/library.h>\n\n")
+    ours = [
+        "args.h",
+        "core/entry.h",
+        "core/explained.h",
+        "core/gpu.h",
+        "core/load_guard.h",
+        "core/registry.h",
+    ]
+    ours += [f"ops/{family}/overrides.h" for family in sorted({o.family for o in overrides})]
+    for header in sorted(["core/composite.h", *ours] if composite else ours):
         out.append(f'#include "{header}"\n')
     out.append("\n")
     out.append("namespace aten_ext {\n\n")
@@ -185,7 +212,7 @@ def _entries(overrides: list[Override], passes: list[GraphPass], with_cuda: bool
     out.append("namespace site {\n")
     out.extend(_site(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
     out.append("\n}  // namespace site\n\nnamespace entry {\n")
-    out.extend(_entry(index, o, with_cuda) for index, o in enumerate(overrides) if is_built(o))
+    out.extend(_entry(o) for o in built)
     out.append("\n}  // namespace entry\n\n")
     if composite:
         out.append("namespace autograd_entry {\n")
@@ -238,20 +265,24 @@ def _write_if_changed(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def generate(table: Path, folder: Path, *, with_cuda: bool) -> list[Path]:
+def generate(table: Path, folder: Path, *, with_cuda: bool, families: Collection[str] = ()) -> list[Path]:
     """Write the generated sources for ``table`` into ``folder`` and return the .cpp files among them.
 
     Args:
         table: native_functions_ext.yaml.
         folder: where the files go; created if needed.
-        with_cuda: whether entries at the CUDA key are built (their decline rules always are).
+        with_cuda: whether entries at the CUDA key are built (their rules always are).
+        families: only overrides of these; of all where empty.
 
     Raises:
         TableError: see :func:`read_table`. Nothing is written then.
     """
     overrides, passes = read_table(table), read_passes(table)
+    if unknown := sorted(set(families) - {o.family for o in overrides}):
+        raise TableError(f"{table.name}: expected families of overrides, got {', '.join(unknown)}")
+    overrides = [o for o in overrides if not families or o.family in families]
     files = {
-        "overrides.h": _declarations(overrides, with_cuda),
+        "args.h": _arguments(overrides),
         "entries.cpp": _entries(overrides, passes, with_cuda),
     }
     for name, text in files.items():
@@ -260,17 +291,24 @@ def generate(table: Path, folder: Path, *, with_cuda: bool) -> list[Path]:
 
 
 def main() -> int:
-    """Command line: print what would be generated, or write it to a folder."""
+    """Command line: write the sources to a folder, or the states to a page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--table", type=Path, default=Path(__file__).parent.parent / "native_functions_ext.yaml"
     )
-    parser.add_argument("--folder", type=Path, required=True, help="where to write")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--folder", type=Path, help="where to write the sources")
+    where.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="a page whose list of overrides is written anew"
+    )
     parser.add_argument("--cpu-only", action="store_true", help="leave out the entries at the CUDA key")
     arguments = parser.parse_args()
     try:
-        generate(arguments.table, arguments.folder, with_cuda=not arguments.cpu_only)
-    except TableError as error:
+        if arguments.docs:
+            arguments.docs.write_text(override_docs.with_states(arguments.docs.read_text(), arguments.table))
+        else:
+            generate(arguments.table, arguments.folder, with_cuda=not arguments.cpu_only)
+    except (TableError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -1,5 +1,6 @@
-// Times every plan of the linear layers' kernel (aten_ext/cuda/linear.cu), says where its policy does not
-// choose the fastest, and compares each result with one in fp64. Needs a GPU of sm_90 or newer, no PyTorch:
+// Times every plan of the linear layers' kernel (aten_ext/ops/linear/few_rows.cu), says where its policy does
+// not choose the fastest, and compares each result with one in fp64. Needs a GPU of sm_90 or newer, no
+// PyTorch:
 //
 //   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Iaten_ext scripts/tune_linear.cu -o
 //   tune_linear &&
@@ -15,11 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/linear.cu"
+#include "ops/linear/few_rows.cu"
 
 namespace tune_linear {
 
+using namespace aten_ext;
 using namespace aten_ext::cuda;
+using namespace aten_ext::cuda::few_rows;
 
 void check(cudaError_t error) {
   if (error != cudaSuccess) {
@@ -111,7 +114,7 @@ template <typename T>
 double error_of(const LinearParams& p, Plan plan, const Memory& memory, cudaStream_t stream) {
   const size_t count = static_cast<size_t>(p.M) * static_cast<size_t>(p.N);
   check(cudaMemsetAsync(p.out, 0xff, count * sizeof(T), stream));  // NaN
-  if (launch_with(p, plan, stream) != cudaSuccess) {
+  if (launch_few_rows(p, plan, stream) != cudaSuccess) {
     cudaGetLastError();
     return -1.0;
   }
@@ -135,7 +138,7 @@ float time_plan(LinearParams p, Plan plan, const Memory& memory, size_t bytes, i
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < calls; ++i) {
     p.mat2 = memory.weights + bytes * static_cast<size_t>(i % copies);
-    check(launch_with(p, plan, stream));
+    check(launch_few_rows(p, plan, stream));
   }
   check(cudaStreamEndCapture(stream, &graph));
   check(cudaGraphInstantiate(&replay, graph, 0));
@@ -164,7 +167,7 @@ float time_plan(LinearParams p, Plan plan, const Memory& memory, size_t bytes, i
 
 // False if a result is wrong.
 template <typename T>
-bool tune(const LinearParams& p, int multiprocessors, const char* name, const Memory& memory,
+bool tune(const LinearParams& p, const Machine& machine, const char* name, const Memory& memory,
           size_t weight_bytes, cudaStream_t stream) {
   constexpr bool kIsFloat = sizeof(T) == 4;
   exact_result<T>
@@ -173,22 +176,22 @@ bool tune(const LinearParams& p, int multiprocessors, const char* name, const Me
   const size_t bytes = static_cast<size_t>(p.N) * static_cast<size_t>(p.K) * sizeof(T);
   const int copies =
       static_cast<int>(std::min<size_t>(std::max<size_t>(weight_bytes / bytes, 1), kMostCopies));
-  const Layer layer{p.M, p.N, p.K, kIsFloat, p.mat2_is_transposed, multiprocessors};
+  const Layer layer{p.M, p.N, p.K, kIsFloat, p.mat2_is_transposed, machine};
   const Plan chosen = choose_plan(layer);
   float of_chosen = -1.0f;
   float best = 1e9f;
   Plan fastest = chosen;
   bool right = true;
-  for (int groups = 1; groups <= kMostGroups; groups *= 2) {
-    for (int i = 0; i < 2 * kMostSplits; ++i) {
+  for (int groups = 1; groups <= kMaxGroups; groups *= 2) {
+    for (int i = 0; i < 2 * kMaxSplits; ++i) {
       const int splits = i / 2 + 1;
       const bool alone = i % 2 == 1;
       const Plan plan = make_plan(layer, groups, splits, alone);
-      const int blocks = divide_up(p.N, columns_of(plan)) * splits;
+      const int blocks = ceil_div(p.N, columns_of(plan)) * splits;
       const bool is_chosen = groups == chosen.groups && splits == chosen.splits && alone == chosen.alone;
       if (!is_tile(plan.rows, groups) || (alone && !has_alone(kIsFloat, plan.rows, groups)) ||
           splits > stages_of(p.K, kIsFloat, plan) ||
-          (!is_chosen && blocks > 8 * kBlocksPerSM * multiprocessors)) {
+          (!is_chosen && blocks > 8 * kBlocksPerMultiprocessor * machine.multiprocessors)) {
         continue;
       }
       const double error = error_of<T>(p, plan, memory, stream);
@@ -219,7 +222,7 @@ bool tune(const LinearParams& p, int multiprocessors, const char* name, const Me
 }
 
 template <typename T>
-bool tune_dtype(LinearDtype dtype, const char* dtype_name, const std::string& text, int multiprocessors,
+bool tune_dtype(Dtype dtype, const char* dtype_name, const std::string& text, const Machine& machine,
                 const Memory& memory, size_t weight_bytes, cudaStream_t stream) {
   bool right = true;
   for (const Shape shape : kShapes) {
@@ -255,9 +258,9 @@ bool tune_dtype(LinearDtype dtype, const char* dtype_name, const std::string& te
         p.out_stride = shape.n;
         p.alpha = p.beta = 1.0f;
         p.dtype = dtype;
-        p.activation = LinearActivation::ReLU;
+        p.epilogue = Epilogue::ReLU;
         p.mat2_is_transposed = transposed;
-        right = tune<T>(p, multiprocessors, name, memory, weight_bytes, stream) && right;
+        right = tune<T>(p, machine, name, memory, weight_bytes, stream) && right;
       }
     }
   }
@@ -271,8 +274,9 @@ int main(int argc, char** argv) {
   const std::string text = argc > 1 ? argv[1] : "";
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, 0));
-  const int multiprocessors = properties.multiProcessorCount;
-  std::printf("%s, %d multiprocessors\n", properties.name, multiprocessors);
+  Machine machine = kH200;  // its clusters too
+  machine.multiprocessors = properties.multiProcessorCount;
+  std::printf("%s, %d multiprocessors\n", properties.name, machine.multiprocessors);
   cudaStream_t stream;
   check(cudaStreamCreate(&stream));
   size_t weight_bytes = kRotatedBytes;
@@ -285,12 +289,12 @@ int main(int argc, char** argv) {
   memory.small_bytes = size_t{16} << 20;
   check(cudaMalloc(&memory.weights, weight_bytes));
   check(cudaMalloc(&memory.small, 3 * memory.small_bytes));
-  check(cudaMalloc(&memory.exact, kMostLinearRows * most_columns * sizeof(double)));
+  check(cudaMalloc(&memory.exact, kMaxRows * most_columns * sizeof(double)));
   check(cudaMalloc(&memory.sums, 2 * sizeof(double)));
   const bool right_float =
-      tune_dtype<float>(LinearDtype::Float, "fp32", text, multiprocessors, memory, weight_bytes, stream);
-  const bool right_bf16 = tune_dtype<__nv_bfloat16>(LinearDtype::BFloat16, "bf16", text, multiprocessors,
-                                                    memory, weight_bytes, stream);
+      tune_dtype<float>(Dtype::Float, "fp32", text, machine, memory, weight_bytes, stream);
+  const bool right_bf16 =
+      tune_dtype<__nv_bfloat16>(Dtype::BFloat16, "bf16", text, machine, memory, weight_bytes, stream);
   check(cudaDeviceSynchronize());
   return right_float && right_bf16 ? 0 : 1;
 }

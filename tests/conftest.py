@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import aten_ext
+import developer_bench
 from aten_ext._registry import restored
+from aten_ext.bench import registry
 
 # The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long, a few, for a run under a
 # sanitizer, with HYPOTHESIS_PROFILE=short.
@@ -53,6 +55,14 @@ def device(request: pytest.FixtureRequest) -> str:
     """Each device that the overrides have kernels for."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def developers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmarks for developers, which ``scripts/bench`` adds."""
+    monkeypatch.setattr(registry, "OPS", dict(registry.OPS))
+    monkeypatch.setattr(registry, "COMPILING", list(registry.COMPILING))
+    developer_bench.register()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Train a model of the benchmarks' zoo with the overrides on or off, and compare two such runs."""
+"""Train a model of the developers' zoo with the overrides on or off, and compare two such runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import aten_ext
-from aten_ext.bench import zoo
+from developer_bench import zoo
 from torch_databases.table import decomposed
 
 STEPS = 50

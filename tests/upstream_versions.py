@@ -6,7 +6,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 # Upstream's CPU kernel for fp16 and bf16 updates only what follows a tensor's last whole vector, and reads
-# past the end of momentum buffers: aten_ext/cpu/upstream_numerics.h.
+# past the end of momentum buffers: aten_ext/ops/optimizer/cpu/upstream_numerics.h.
 SGD_IN_16_BITS_IS_BROKEN = TorchVersion(torch.__version__) < (2, 14)
 
 # The deprecated torch.cholesky and torch.qr are in PyTorch's own test databases.

@@ -60,7 +60,7 @@ def _cat(a: Arguments) -> Cost:
 def _adam(a: Arguments) -> Cost:
     """p, g, m, v read; p, m, v written; amsgrad reads and writes a fifth; grad_scale writes g back.
 
-    FLOPs an element: decay 2, m 3, v 4, denominator 3, step 3 (the formulas in cuda/fused_adam.cu).
+    FLOPs an element: decay 2, m 3, v 4, denominator 3, step 3 (formulas: ops/optimizer/cuda/fused_adam.cu).
     """
     params = a["self"]
     scaled, amsgrad = a["grad_scale"] is not None, bool(a["amsgrad"])

@@ -32,6 +32,7 @@ class Explanation:
         key: the dispatch key, ``"CPU"`` or ``"CUDA"``.
         route: ``"fused"`` or ``"upstream"``.
         reason: why upstream; empty when fused.
+        plan: what the rule decided, in words: which kernel, and how it is launched.
         cost: the bytes that the call has to move and its FLOPs.
         roofline_us: the least time that this takes on the tensors' GPU, in µs; None where that is not known.
         roofline: what sets it (``"4.92 TB/s of NVIDIA H200"``), or why it is not known.
@@ -44,6 +45,7 @@ class Explanation:
     key: str
     route: Route
     reason: str
+    plan: str = dataclasses.field(default="", compare=False)
     cost: Cost | None = dataclasses.field(default=None, compare=False)
     roofline_us: float | None = dataclasses.field(default=None, compare=False)
     roofline: str = dataclasses.field(default="", compare=False)
@@ -54,6 +56,7 @@ class Explanation:
         """One line; for a fused call its cost, the limit and the nearest measurement below."""
         lines = [f"{self.override or 'no override'} at {self.key}: {self.route}"]
         lines[0] += f": {self.reason}" if self.reason else ""
+        lines += [f"  plan: {self.plan}"] if self.plan else []
         if self.cost is not None:
             lines.append(f"  moves {self.cost.bytes:,} bytes, {self.cost.flops:,} FLOPs")
             least = "not known" if self.roofline_us is None else f"{_microseconds(self.roofline_us)} at least"
@@ -132,11 +135,11 @@ def _bound(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     return bound
 
 
-def _fused(name: str, key: str, arguments: dict[str, Any]) -> Explanation:
+def _fused(name: str, key: str, plan: str, arguments: dict[str, Any]) -> Explanation:
     """The explanation of a call that the fused kernel takes."""
     work = cost(name, arguments)
     if work is None:
-        return Explanation(name, key, "fused", "")
+        return Explanation(name, key, "fused", "", plan)
     devices = [t.device for t in _tensors(list(arguments.values())) if t.device.type == key.lower()]
     device = devices[0] if devices else torch.device(key.lower())
     least, limit = roofline(work, device)
@@ -144,7 +147,7 @@ def _fused(name: str, key: str, arguments: dict[str, Any]) -> Explanation:
     measured, note = nearest(name, work, machine_name(device) if devices else None)
     if not devices:
         least, limit = None, "the tensors are on no such device"
-    return Explanation(name, key, "fused", "", work, least, limit, measured, note)
+    return Explanation(name, key, "fused", "", plan, work, least, limit, measured, note)
 
 
 def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Explanation:
@@ -182,7 +185,7 @@ def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Expla
         _choose_overload(packet, args, kwargs) if overload is None else getattr(packet, overload or "default")
     )
     with torch.no_grad():
-        name, reason = asked(*args, **kwargs)
+        name, reason, plan, _ = asked(*args, **kwargs)
     if not is_active():
         return Explanation(None, key, "upstream", "nothing is registered (ATEN_EXT=0)")
     if key not in known[name].enabled_keys:
@@ -190,4 +193,4 @@ def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Expla
         return Explanation(name, key, "upstream", waits if key in known[name].unmeasured else "disabled")
     if reason:
         return Explanation(name, key, "upstream", reason)
-    return _fused(name, key, _bound(asked, args, kwargs))
+    return _fused(name, key, plan, _bound(asked, args, kwargs))

@@ -59,6 +59,10 @@ class GraphPass:
     rewrites: int
 
 
+LATE = "declined late: the driver refused the launch"
+"""The reason that stands for :attr:`Counts.late`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Counts:
     """What the calls of one override did since the process began or :func:`reset_counts`.
@@ -67,11 +71,19 @@ class Counts:
         ran: calls in which the fused kernel ran.
         disabled: calls that went upstream because the override was off.
         declined: calls that went upstream because the fused kernel does not apply, by reason.
+        late: calls that went upstream because the driver refused the fused kernel's launch ("declined late"),
+            as it may in a green context or under a limit of MPS.
     """
 
     ran: int
     disabled: int
     declined: Mapping[str, int]
+    late: int = 0
+
+    @property
+    def went_upstream(self) -> dict[str, int]:
+        """``declined``, and ``late`` as one more reason where it is not 0."""
+        return {**self.declined, **({LATE: self.late} if self.late else {})}
 
 
 def is_active() -> bool:
@@ -200,7 +212,9 @@ def counts(key: str | None = None) -> dict[str, Counts]:
         declined = dict(earlier.declined)
         for reason, number in row.declined.items():
             declined[reason] = declined.get(reason, 0) + number
-        result[name] = Counts(earlier.ran + row.ran, earlier.disabled + row.disabled, declined)
+        result[name] = Counts(
+            earlier.ran + row.ran, earlier.disabled + row.disabled, declined, earlier.late + row.late
+        )
     return result
 
 

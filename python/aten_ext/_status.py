@@ -59,7 +59,7 @@ def status() -> str:
             _state(override),
             str(count.ran),
             str(count.disabled),
-            "\n".join(f"{number} x {reason}" for reason, number in count.declined.items()) or "0",
+            "\n".join(f"{number} x {reason}" for reason, number in count.went_upstream.items()) or "0",
         )
     rewrites = Table(box=None, pad_edge=False)
     for column in ("graph pass", "state", "rewrites"):

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 from aten_ext import _C
-from aten_ext._registry import Counts
+from aten_ext._registry import LATE, Counts
 from aten_ext._tables import table
 
-TracedRoute = Literal["fused", "declined", "disabled"]
+TracedRoute = Literal["fused", "declined", "disabled", "declined late"]
 
 CountsByKey = Mapping[tuple[str, str], Counts]
 """(override, dispatch key) -> what its calls did."""
@@ -95,7 +95,10 @@ def trace_calls() -> Iterator[CallTrace]:
 
 def counts_by_key() -> CountsByKey:
     """The counts of each row of the registry."""
-    return {(name, key): Counts(row.ran, row.disabled, dict(row.declined)) for name, key, row in _C.counts()}
+    return {
+        (name, key): Counts(row.ran, row.disabled, dict(row.declined), row.late)
+        for name, key, row in _C.counts()
+    }
 
 
 def summary(since: CountsByKey) -> str:
@@ -110,6 +113,7 @@ def summary(since: CountsByKey) -> str:
         outcomes = {"ran": after(now.ran, before.ran), "disabled": after(now.disabled, before.disabled)}
         for reason, number in now.declined.items():
             outcomes[f"declined: {reason}"] = after(number, before.declined.get(reason, 0))
+        outcomes[LATE] = after(now.late, before.late)
         calls = sum(outcomes.values())
         first = True
         for outcome, number in outcomes.items():

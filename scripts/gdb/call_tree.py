@@ -18,6 +18,7 @@ class Frame:
         """Keep the stack pointer and the return address at the hop's first instruction."""
         self.hop, self.stack, self.back, self.record = hop, stack, back, record
         self.declined = self.asked = False
+        self.place = 0  # of a choose: where its answer will be
 
 
 class ThreadTree:
@@ -57,7 +58,7 @@ class ThreadTree:
             return None  # once a chunk of work
         if parent is not None and parent.hop.kind == "entry" and hop.kind == "upstream" and not parent.asked:
             record["disabled"] = True
-        if parent is not None and hop.kind == "decline":
+        if parent is not None and hop.kind == "choose":
             parent.asked = True
         self._call["hops"].append(record)
         self._frames.append(frame)

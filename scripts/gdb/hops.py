@@ -25,13 +25,13 @@ PREFIXES = (
 )
 
 # Kinds that only ever stand inside a call of an operator; the others may begin one.
-INNER = frozenset({"decline", "run", "upstream", "kernel", "fused"}) | cuda_calls.KINDS
+INNER = frozenset({"choose", "run", "upstream", "kernel", "fused"}) | cuda_calls.KINDS
 
 
 class Hop(NamedTuple):
     """One function on the path of a call."""
 
-    kind: str  # binding, call, autograd, redispatch, wrapper, entry, decline, run, fused, upstream, kernel;
+    kind: str  # binding, call, autograd, redispatch, wrapper, entry, choose, run, fused, upstream, kernel;
     # launch, runtime, driver: calls into CUDA
     name: str  # what the function's own name says about the operator: "cat_out", "structured_cat_out_cpu"
     label: str  # "at::_ops::cat::call"
@@ -67,7 +67,7 @@ def classify(mangled: str) -> Hop | None:
         start = mangled.find("XadL_ZN5torch")
         return _of_torch(components(mangled[start + 4 :])) if start >= 0 else None
     parts = components(mangled)
-    return _of_torch(parts) or _of_aten_ext(parts)
+    return _of_torch(parts) or _of_aten_ext(parts, mangled)
 
 
 def _of_torch(parts: list[str]) -> Hop | None:
@@ -97,12 +97,19 @@ def _of_torch(parts: list[str]) -> Hop | None:
     return None
 
 
-def _of_aten_ext(parts: list[str]) -> Hop | None:
+def _of_aten_ext(parts: list[str], mangled: str) -> Hop | None:
     if len(parts) < 3 or parts[0] != "aten_ext":
         return None
-    notes = {"entry": "override", "decline": "rule", "run": "fused kernel, prepared"}
-    if parts[1] in notes and len(parts) == 3:
-        return Hop(parts[1], parts[2], "::".join(parts), notes[parts[1]])
+    if parts[1] == "entry" and len(parts) == 3:
+        return Hop("entry", parts[2], "::".join(parts), "override")
+    notes = {"choose": "rule", "run": "fused kernel, prepared"}
+    if parts[1] in ("cpu", "cuda") and len(parts) == 3 and parts[2] in notes:
+        # An overload for each operator: choose(aten_ext::args::cat const&).
+        operator = re.search(r"ERKNS_4args(\d+)(\w+)", mangled)
+        if operator is None:
+            return None
+        name = operator.group(2)[: int(operator.group(1))]
+        return Hop(parts[2], name, f"{'::'.join(parts)}(args::{name})", notes[parts[2]])
     if parts[1] == "cpu" and len(parts) == 4:
         return Hop("fused", parts[3], "::".join(parts), "fused kernel")
     return None
@@ -118,8 +125,10 @@ class Wanted(NamedTuple):
         """Whether a hop is on the path of the operators."""
         if hop.kind == "fused":
             return True
-        if hop.kind in ("entry", "decline", "run"):
+        if hop.kind == "entry":
             return hop.name.rpartition("_")[0] in self.names
+        if hop.kind in ("choose", "run"):
+            return hop.name in self.names
         if hop.kind == "wrapper":  # "_cat" of "wrapper_CPU__cat": no overload name before the underscore
             name = hop.name[1:] if hop.name.startswith("_") else hop.name
             return not {hop.name, name}.isdisjoint(self.names | self.kernels)

@@ -103,6 +103,8 @@ def call_function(function: int, *arguments: int) -> int:
         types = ", ".join(["unsigned long"] * len(arguments))
         values = ", ".join(f"(unsigned long){argument:#x}" for argument in arguments)
         return int(gdb.parse_and_eval(f"((int (*)({types})) {function:#x})({values})"))
+    except gdb.error as error:
+        raise gdb.GdbError(f"expected gdb to call a function of the program, got: {error}") from error
     finally:
         if before is not None:
             gdb.execute(f"set scheduler-locking {before}")
@@ -131,9 +133,9 @@ def argument(index: int) -> int:
     return register(_ARGUMENTS[_architecture()][index])
 
 
-def returned() -> int:
-    """What the function that has just returned answered."""
-    return register("rax" if _architecture() == "i386:x86-64" else "x0")
+def place_of_result() -> int:
+    """Where a function that returns an object in memory will put it, at its first instruction."""
+    return register("x8") if _architecture() == "aarch64" else argument(0)
 
 
 def return_address() -> int:

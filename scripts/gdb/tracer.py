@@ -104,7 +104,11 @@ class Tracer:
             return False
         if hop.name in cuda_calls.LAUNCHES:
             self._launch(hop, frame)
-        elif hop.kind != "decline":  # printed with its answer
+        elif (
+            hop.kind == "choose"
+        ):  # printed with its answer, which is written to a place that the caller gives
+            frame.place = process.place_of_result()
+        else:
             self.printer.hop(frame.record, self._note(hop, frame))
         self._call_sites.add(back)
         return back not in self._returns or bool(self._unnamed)  # for these, gdb has to stop
@@ -114,14 +118,14 @@ class Tracer:
         self._asked = None
         tree = self._trees.get(gdb.selected_thread().ptid[1])
         for frame in tree.leave(process.stack_before_return(), address) if tree else []:
-            if frame.hop.kind == "decline":
+            if frame.hop.kind == "choose":
                 self._answer(frame)
 
     def _answer(self, frame: Frame) -> None:
-        address = process.returned()
+        address = process.pointer_at(frame.place)  # of a Choice: the reason comes first
         reason = process.string(address) if address else None
         frame.record["answer"] = reason
-        note = "says nullptr: the fused kernel runs" if reason is None else f'says "{reason}": upstream runs'
+        note = "gives a plan: the fused kernel runs" if reason is None else f'says "{reason}": upstream runs'
         self.printer.hop(frame.record, note)
 
     def _note(self, hop: Hop, frame: Frame) -> str:

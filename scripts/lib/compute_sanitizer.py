@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable
+from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable, test_files
 from scratch import ROOT, BuildError, Scratch
 
 HERE = ROOT / "scripts" / "sanitizers"
@@ -35,7 +35,7 @@ TOOLS = {
     "initcheck": (*OURS, "--show-backtrace", "device", "--print-limit", "100000"),
     "synccheck": OURS,
 }
-# What a copy of the plugin is compiled with for a tool (cuda/device/gru_grid.cuh says why).
+# What a copy of the plugin is compiled with for a tool (ops/rnn/grid.cuh says why).
 DEFINED = {"racecheck": "ATEN_EXT_RACECHECK"}
 # Each tensor an allocation of its own: past its end is then past the end of something.
 ISOLATED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPOTHESIS_PROFILE": "short"}
@@ -49,17 +49,17 @@ FIXED = {**FAULTS, "racecheck": ["racecheck", "cluster", "exchange"]}
 # Nor those that start processes of their own, look at the GPU through another tool, or do the same steps or
 # upstream's operators by the thousand.
 GPU_LEFT_OUT = LEFT_OUT | {
-    "test_bench_ceilings.py",
-    "test_environment.py",
-    "test_faults.py",
-    "test_inductor_pass.py",
-    "test_profile.py",
-    "test_profiler.py",
-    "test_programs_compile.py",
-    "test_programs_processes.py",
-    "test_torch_databases.py",
-    "test_trace.py",
-    "test_training.py",
+    "commands/bench/test_ceilings.py",
+    "core/test_environment.py",
+    "core/test_faults.py",
+    "ops/linear/test_inductor_pass.py",
+    "commands/test_profile.py",
+    "watch/test_profiler.py",
+    "programs/test_compile.py",
+    "programs/test_processes.py",
+    "torch_databases/test_databases.py",
+    "watch/test_trace.py",
+    "programs/test_training.py",
 }
 # Nor what fills the memory, works on much of it, or captures a graph, in which nothing may be allocated.
 NOT = ("2_31", "gradients", "memory", "capture", "graph", "long_lists")
@@ -68,9 +68,11 @@ NOT_OF = {
     # and launch, initcheck loses track: in one of two runs it took memory for unwritten that at::zeros had
     # filled on the same stream.
     "initcheck": ("transformer_encoder", "streams_and_threads"),
-    # Hours: hundreds of steps, and upstream's operators around our kernels.
-    "racecheck": ("sizes_of_the_benchmark", "test_programs_transforms", "test_linear_lt"),
+    # Hours: hundreds of steps.
+    "racecheck": ("sizes_of_the_benchmark",),
 }
+# Hours: upstream's operators around our kernels.
+FILES_NOT_OF = {"racecheck": {"programs/test_transforms.py", "ops/linear/test_lt.py"}}
 
 # What is reported and no fault, by a pattern of the report, and why: counted, shown, and not a failure.
 NO_FAULT = {
@@ -212,8 +214,7 @@ def compute_sanitizer(tool: str, folder: Path, jobs: int) -> Kind:
             return f"{len(faults)} reports, the first: {faults[0]} ({log(part).name})"
         return f"exit code {code}" if code not in (0, 1, FAULT) else ""
 
-    files = sorted((ROOT / "tests").glob("test_*.py"))
-    tests = [str(path.relative_to(ROOT)) for path in files if path.name not in GPU_LEFT_OUT]
+    tests = test_files(ROOT, GPU_LEFT_OUT | FILES_NOT_OF.get(tool, set()))
     left_out = " and ".join(f"not {name}" for name in (*NOT, *NOT_OF.get(tool, ())))
     kind.check_tests(
         ["-m", "gpu", "-k", left_out, *tests],

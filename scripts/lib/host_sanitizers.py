@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable
+from sanitizer_kind import LEFT_OUT, PYTEST, Kind, Slice, Step, Unavailable, test_files
 from scratch import ROOT, BuildError, Scratch
 
 HERE = ROOT / "scripts" / "sanitizers"
@@ -70,9 +70,9 @@ SANITIZERS = {
         },
         canaries=("canary_thread",),
         tests=(
-            "tests/test_registry.py",
-            "tests/test_faults.py",
-            "tests/test_fused_adam_parity.py",
+            "tests/core/test_registry.py",
+            "tests/core/test_faults.py",
+            "tests/ops/optimizer/test_adam_parity.py",
             "-k",
             "thread or toggled",
         ),
@@ -115,13 +115,13 @@ def harnesses(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> 
         "-DCPU_CAPABILITY_AVX2",
     ]
     programs: dict[str, list[str | Path]] = {
-        "registry": [HERE / "registry_threads.cpp", ROOT / "aten_ext/registry.cpp"],
+        "registry": [HERE / "registry_threads.cpp", ROOT / "aten_ext/core/registry.cpp"],
         "kernel": [
             *avx2,
             "-isystem",
             torch_include(),
             HERE / "kernel_threads.cpp",
-            ROOT / "aten_ext/cpu/fused_adam_kernel.cpp",
+            ROOT / "aten_ext/ops/optimizer/cpu/fused_adam_kernel.cpp",
         ],
     }
     for name, sources in programs.items():
@@ -199,12 +199,7 @@ def build_and_test(name: str, folder: Path, jobs: int) -> Kind:
         kind.steps.append(Step(f"{library.name} is instrumented", instrumented))
     before = kind.reports()
     kind.check_tests(
-        list(sanitizer.tests)
-        or [
-            f"tests/{path.name}"
-            for path in sorted((scratch.folder / "tests").glob("test_*.py"))
-            if path.name not in LEFT_OUT
-        ],
+        list(sanitizer.tests) or test_files(scratch.folder, LEFT_OUT),
         # What is written past Python's own output shall come to the log.
         command=lambda part: [*PYTEST, "-p", "no:faulthandler", "--capture=sys", *part.tests],
         problem=_exit_code,

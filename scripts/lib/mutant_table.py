@@ -1,9 +1,9 @@
 """The mutants: one line of the sources changed by hand, and the tests that must notice.
 
 Each breaks one decline rule, one edge of a kernel or one promise of the registry. They are in the mutants_of
-files beside this one. ``scripts/mutants`` applies, builds and tests them one at a time; tests/test_mutants.py
-checks that each old text still stands in its file, once. docs/sanitizers.md explains what a surviving mutant
-means.
+files beside this one. ``scripts/mutants`` applies, builds and tests them one at a time;
+tests/repository/test_mutants.py checks that each old text still stands in its file, once. docs/sanitizers.md
+explains what a surviving mutant means.
 """
 
 from __future__ import annotations

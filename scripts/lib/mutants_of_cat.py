@@ -6,13 +6,14 @@ same result.
 
 from __future__ import annotations
 
-_RULE = "aten_ext/cat_rule.h"
-_CPU = "aten_ext/cpu/cat.cpp"
-_WORDS = "aten_ext/cuda/cat_words.cu"
-_PARITY = "tests/test_cat_parity.py"
-_OUT = "tests/test_cat_out.py"
-_ON_HOST = "tests/test_cat_on_host.py"
-_EDGES = ("tests/test_cat_policy.py::test_edges_on_cpu",)
+_RULE = "aten_ext/ops/cat/inputs.h"
+_CPU = "aten_ext/ops/cat/cpu.cpp"
+_WORDS = "aten_ext/ops/cat/words.cu"
+_PARITY = "tests/ops/cat/test_parity.py"
+_OUT = "tests/ops/cat/test_out.py"
+_ON_HOST = "tests/ops/cat/test_on_host.py"
+_ANSWERS = "tests/ops/cat/test_answers.py"
+_EDGES = ("tests/ops/cat/test_policy.py::test_edges_on_cpu",)
 _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -21,7 +22,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _RULE,
         "fits = sizes[d] == expected[d] || ",
         "fits = true || sizes[d] == expected[d] || ",
-        ("tests/test_cat_declines.py::test_upstream_raises",),
+        ("tests/ops/cat/test_declines.py::test_upstream_raises",),
     ),
     ("cat: empty vectors are not skipped", _RULE, "if (sizes[0] == 0) {", "if (false) {", _EDGES),
     (
@@ -48,7 +49,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: a large first input decides nothing",
         _CPU,
-        "return bytes > most_bytes(result, threads, serial, one_row) || ",
+        "return bytes > max_bytes(result, threads, serial, one_row) || ",
         "return ",
         _EDGES,
     ),
@@ -77,7 +78,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("cat: the end of a run is not copied", _CPU, "move(Block{}, n - 16);", "", _RUNS),
     (
         "cat: a vector reads on past the end of a run",
-        "aten_ext/cuda/cat.cu",
+        "aten_ext/ops/cat/runs.cu",
         "left < static_cast<Offset>(16 - filled) ? static_cast<int>(left) : 16 - filled;",
         "left < 0 ? 0 : 16 - filled;",
         (f"{_ON_HOST}::test_every_phase_of_the_result",),
@@ -119,9 +120,36 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "cat: the last of eight inputs is the one before",
-        "aten_ext/cuda/device/cat_words.cuh",
+        "aten_ext/ops/cat/words.cuh",
         "((from(5) + from(6)) + from(7));",
         "(from(5) + from(6));",
         (f"{_ON_HOST}::test_many_runs_of_words",),
+    ),
+    (
+        "cat: what has no elements does not count for the memory format",
+        _RULE,
+        "&& found.format != suggested_format(t)) {",
+        "&& t.numel() != 0 && found.format != suggested_format(t)) {",
+        (
+            f"{_ANSWERS}::test_an_input_without_elements_counts_for_the_memory_format",
+            f"{_ANSWERS}::test_the_memory_format_on_host",
+        ),
+    ),
+    (
+        "cat: what has no elements does not count for the dtype",
+        _RULE,
+        "if (C10_UNLIKELY(t.dtype() != type)) {",
+        "if (t.numel() != 0 && t.dtype() != type) {",
+        (
+            f"{_ANSWERS}::test_an_input_without_elements_counts_for_the_dtype",
+            f"{_ANSWERS}::test_the_dtype_on_host",
+        ),
+    ),
+    (
+        "cat: pairs are stored at odd addresses",
+        "aten_ext/ops/cat/transpose.cu",
+        "((in | out | strides) & 1) == 0;",
+        "((in | strides) & 1) == 0;",
+        (f"{_ANSWERS}::test_pairs_of_a_transpose_at_odd_addresses",),
     ),
 )

@@ -5,29 +5,30 @@ Rule and policy are compiled in a CPU build too; the kernels run on the CPU in t
 
 from __future__ import annotations
 
-_RULE = "aten_ext/cuda/cudnn_rnn.cpp"
-_PLAN = "aten_ext/cuda/gru_plan.cpp"
-_DEVICE = "aten_ext/cuda/device"
-_TEST = "tests/test_gru_rules.py"
-_KERNELS = "tests/test_gru_recurrence_on_host.py"
+_RULE = "aten_ext/ops/rnn/problem.cpp"
+_PLAN = "aten_ext/ops/rnn/plan.cpp"
+_DEVICE = "aten_ext/ops/rnn"
+_TEST = "tests/ops/rnn/test_rules.py"
+_KERNELS = "tests/ops/rnn/test_recurrence_on_host.py"
 _DECLINES = (f"{_TEST}::test_declines",)
+_PLANS = "tests/ops/rnn/test_plans.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
-    ("gru: training is taken", _RULE, "if (train) {", "if (false) {", _DECLINES),
-    ("gru: packed sequences are taken", _RULE, "if (!batch_sizes.empty()) {", "if (false) {", _DECLINES),
+    ("gru: training is taken", _RULE, "if (a.train) {", "if (false) {", _DECLINES),
+    ("gru: packed sequences are taken", _RULE, "if (!a.batch_sizes.empty()) {", "if (false) {", _DECLINES),
     ("gru: weights may have gaps", _RULE, "if (!w.is_contiguous()) {", "if (false) {", _DECLINES),
     (
         "gru: deeper layers read the input's columns",
         _RULE,
-        "first_layer ? input.size(2) : directions * hidden;",
-        "input.size(2) + 0 * (first_layer + directions);",
+        "first_layer ? problem.sequence.features : problem.directions * hidden;",
+        "problem.sequence.features + 0 * (first_layer + hidden);",
         (f"{_TEST}::test_runs",),
     ),
     (
         "gru: a group has one row too many",
         _PLAN,
-        "return plan.rows <= most ? nullptr",
-        "return plan.rows <= most + 1 ? nullptr",
+        "return r.rows <= most ? nullptr",
+        "return r.rows <= most + 1 ? nullptr",
         (f"{_TEST}::test_policy_edges",),
     ),
     (
@@ -40,14 +41,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers that cuDNN keeps on the chip are taken",
         _PLAN,
-        "if (!sizes.bfloat16 && sizes.hidden > kSmallBlockHidden",
-        "if (false && sizes.hidden > kSmallBlockHidden",
+        "if (problem.dtype != Dtype::BFloat16 && hidden > kSmallBlockHidden",
+        "if (false && hidden > kSmallBlockHidden",
         _DECLINES,
     ),
     (
         "gru: two tiles of rows where the GPU has clusters for one",
         _PLAN,
-        "if (!fma && plan.rows > kMmaTile) {",
+        "if (!is_fma && r.rows > kMmaTile) {",
         "if (false) {",
         (f"{_TEST}::test_policy_edges",),
     ),
@@ -59,15 +60,29 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_TEST}::test_tf32_decides_too",),
     ),
     (
-        "gru: the state of other blocks is not waited for (multiply-adds)",
-        f"{_DEVICE}/gru_cluster_fma.cuh",
-        "        wait_for_phase(mbarrier, (step - 1) / 2 % 2);\n",
-        "",
-        (f"{_KERNELS}::test_any_order_of_threads",),
+        "gru: tensor cores on a GPU that has none",
+        "aten_ext/ops/rnn/cell_kernel.h",
+        "return math == Math::Fma ? 75 : 80;",
+        "return math == Math::Fma ? 75 : 75;",
+        (f"{_PLANS}::test_tensor_cores_need_the_code_of_sm_80",),
     ),
     (
-        "gru: the state of other blocks is not waited for (tensor cores)",
-        f"{_DEVICE}/gru_cluster_mma.cuh",
+        "gru: blocks that wait for one another are not counted",
+        _PLAN,
+        "needs.resident_blocks = recurrence.grid;",
+        "needs.resident_blocks = 0;",
+        (f"{_PLANS}::test_grids_are_counted",),
+    ),
+    (
+        "gru: one direction of two has no place on the GPU",
+        _PLAN,
+        "if (of_direction < 1) {",
+        "if (of_direction < 0) {",
+        (f"{_PLANS}::test_one_multiprocessor",),
+    ),
+    (
+        "gru: the state of other blocks of a cluster is not waited for",
+        f"{_DEVICE}/cluster_exchange.cuh",
         "        wait_for_phase(mbarrier, (step - 1) / 2 % 2);\n",
         "",
         (f"{_KERNELS}::test_any_order_of_threads",),

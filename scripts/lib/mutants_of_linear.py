@@ -1,70 +1,71 @@
 """Mutants of the linear layers: (name, file, old text, new text, tests that must notice).
 
-The kernel's are noticed without a GPU, by running it on the CPU (tests/test_linear_on_host.py).
+The kernel's are noticed without a GPU, by running it on the CPU (tests/ops/linear/test_on_host.py).
 """
 
 from __future__ import annotations
 
-_RULE = "aten_ext/cuda/linear.cpp"
-_ARGS = "aten_ext/linear_args.h"
-_LT = "aten_ext/cuda/linear_lt.cpp"
-_KERNEL = "aten_ext/cuda/linear.cu"
-_DEVICE = "aten_ext/cuda/device"
-_RULES = ("tests/test_linear_rules.py::test_declines",)
-_MM = ("tests/test_linear_on_host.py::test_mm",)
+_RULE = "aten_ext/ops/linear/choose.cpp"
+_ARGS = "aten_ext/ops/linear/call.h"
+_RUN = "aten_ext/ops/linear/run.cpp"
+_LT = "aten_ext/ops/linear/lt.cpp"
+_KERNEL = "aten_ext/ops/linear/few_rows.cu"
+_DEVICE = "aten_ext/ops/linear"
+_RULES = ("tests/ops/linear/test_rules.py::test_declines",)
+_MM = ("tests/ops/linear/test_on_host.py::test_mm",)
 _PASS = "python/aten_ext/_inductor_pass.py"
-_GRAPHS = "tests/test_inductor_pass.py"
-_PLANS = "tests/test_linear_lt_on_host.py"
+_GRAPHS = "tests/ops/linear/test_inductor_pass.py"
+_PLANS = "tests/ops/linear/test_lt_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
-    ("linear: one row too many is taken", _RULE, "call.m() > kMostRows", "call.m() > kMostRows + 1", _RULES),
+    ("linear: one row too many is taken", _RULE, "kMaxRows) {", "kMaxRows + 1) {", _RULES),
     ("linear: K need not be whole vectors", _RULE, "keeps_aligned(t, t.size(column)) && ", "", _RULES),
     ("linear: out may be the weight", _ARGS, "out.is_alias_of(mat2) ||", "", _RULES),
     (
         "linear: TF32 is not asked about",
         _RULE,
-        'is_ieee ? nullptr : "float32',
-        'true ? nullptr : "float32',
-        ("tests/test_linear_rules.py::test_tf32_allowed_declines_fp32_alone",),
+        "if (flags.precision != at::Float32Precision::NONE &&",
+        "if (false && flags.precision != at::Float32Precision::NONE &&",
+        ("tests/ops/linear/test_rules.py::test_tf32_allowed_declines_fp32_alone",),
     ),
     (
         "linear: fp16 accumulation is not asked about",
         _ARGS,
         "if (dtype == at::kHalf && context.allowFP16AccumulationCuBLAS()) {",
         "if (false) {",
-        ("tests/test_linear_rules.py::test_fp16_accumulation",),
+        ("tests/ops/linear/test_rules.py::test_fp16_accumulation",),
     ),
     (
         "linear: deterministic algorithms are not asked about",
         _ARGS,
         "if (context.deterministicAlgorithms() && ",
         "if (false && context.deterministicAlgorithms() && ",
-        ("tests/test_linear_rules.py::test_deterministic",),
+        ("tests/ops/linear/test_rules.py::test_deterministic",),
     ),
     (
         "linear: a bias is read with beta = 0",
-        _RULE,
-        "bias != nullptr && beta != 0",
+        _RUN,
+        "bias != nullptr && plan.beta != 0",
         "bias != nullptr",
-        ("tests/test_linear_on_host.py::test_beta_zero_ignores_the_bias",),
+        ("tests/ops/linear/test_on_host.py::test_beta_zero_ignores_the_bias",),
     ),
     (
         "linear: any beta is cuBLASLt's",
-        _LT,
-        "beta.toDouble() != 1.0 || ",
+        _RULE,
+        "call.beta->toDouble() != 1.0 || ",
         "",
-        ("tests/test_linear_lt.py::test_declines",),
+        ("tests/ops/linear/test_lt.py::test_declines",),
     ),
     (
         "linear: a plan does not know TF32",
-        _LT,
-        "key.tf32 = float32_precision() == at::Float32Precision::TF32;",
+        _RULE,
+        "key.tf32 = flags.precision == at::Float32Precision::TF32;",
         "key.tf32 = false;",
         (f"{_PLANS}::test_precision_flags_make_plans_of_their_own",),
     ),
     (
         "linear: a plan does not know the bias's alignment",
-        _LT,
+        _RULE,
         "key.bias_alignment = alignment_of(call.bias->const_data_ptr());",
         "key.bias_alignment = 8;",
         (f"{_PLANS}::test_what_a_plan_depends_on",),
@@ -72,13 +73,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: the first call's bias is every call's",
         _LT,
-        "!plan.usable || !set_bias(plan, bias)",
-        "!plan.usable",
+        "!product.usable || !set_bias(product, bias)",
+        "!product.usable",
         (f"{_PLANS}::test_the_heuristic_is_asked_once",),
     ),
     (
+        "linear: a plan is made that the GPU has no room for",
+        "aten_ext/ops/linear/few_rows_plan.h",
+        "return smem_bytes(plan.rows, plan.groups, plan.alone) <= machine.smem_bytes &&",
+        "return",
+        ("tests/ops/linear/test_plans.py::test_what_is_chosen_would_launch",),
+    ),
+    (
+        "linear: a refused launch is an error",
+        _RUN,
+        "if (cuda::is_refusal(error)) {",
+        "if (false) {",
+        ("tests/ops/linear/test_plans.py::test_refused_launch_writes_nothing",),
+    ),
+    (
         "linear: plans are kept for ever",
-        "aten_ext/lru_cache.h",
+        "aten_ext/core/lru_cache.h",
         "entries_.size() == capacity_",
         "false",
         (f"{_PLANS}::test_least_recently_used_goes_first",),
@@ -92,7 +107,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: sums of other blocks are not waited for",
-        f"{_DEVICE}/linear_reduce.cuh",
+        f"{_DEVICE}/reduce.cuh",
         "    wait_for_phase(mbarrier(), 0);\n",
         "",
         _MM,
@@ -106,14 +121,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: what lies beyond K is read",
-        f"{_DEVICE}/linear_weight.cuh",
+        f"{_DEVICE}/weight.cuh",
         "k_left > 0 ? columns_left_ : 0",
         "columns_left_",
         _MM,
     ),
     (
         "linear: fp32 is two parts of bf16",
-        f"{_DEVICE}/linear_product.cuh",
+        f"{_DEVICE}/product.cuh",
         "for (int order = 2; order",
         "for (int order = 1; order",
         _MM,
@@ -123,11 +138,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _KERNEL,
         "while (again != 0) {",
         "while (false) {",
-        ("tests/test_linear_on_host.py::test_operands_that_are_not_finite",),
+        ("tests/ops/linear/test_on_host.py::test_operands_that_are_not_finite",),
     ),
     (
         "linear: a cluster's first block is left out",
-        f"{_DEVICE}/linear_reduce.cuh",
+        f"{_DEVICE}/reduce.cuh",
         "for (int block = 0; block < blocks",
         "for (int block = 1; block < blocks",
         _MM,

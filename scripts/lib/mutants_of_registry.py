@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-_ADAM = "tests/test_fused_adam_declines.py"
-_REGISTRY = "tests/test_registry.py"
-_LOAD = "tests/test_load.py"
-_FAULTS = "tests/test_faults.py"
-_ENVIRONMENT = "tests/test_environment.py"
+_ADAM = "tests/ops/optimizer/test_adam_declines.py"
+_REGISTRY = "tests/core/test_registry.py"
+_LOAD = "tests/core/test_load.py"
+_FAULTS = "tests/core/test_faults.py"
+_ENVIRONMENT = "tests/core/test_environment.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "unknown names in the environment are accepted",
-        "aten_ext/registry.cpp",
+        "aten_ext/core/registry.cpp",
         "if (count_matching(pattern) == 0) {",
         "if (false) {",
         (
@@ -21,87 +21,87 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "rubbish in ATEN_EXT is 0",
-        "aten_ext/registry.cpp",
+        "aten_ext/core/registry.cpp",
         """if (value != "0") {""",
         "if (false) {",
         (f"{_ENVIRONMENT}::test_rubbish_in_the_environment",),
     ),
     (
         "equal reasons are told apart",
-        "aten_ext/registry.h",
+        "aten_ext/core/registry.h",
         "if (seen == reason) {",
         "if (false) {",
         (f"{_REGISTRY}::test_declines_are_added_up_by_reason",),
     ),
     (
         "disabled calls are not counted",
-        "aten_ext/registry.h",
+        "aten_ext/core/registry.h",
         "disabled_.fetch_add(1, std::memory_order_relaxed);",
         "",
         (f"{_REGISTRY}::test_disable_and_enable_flip_the_route",),
     ),
     (
         "calls are counted with a lost update",
-        "aten_ext/registry.h",
+        "aten_ext/core/registry.h",
         "ran_.fetch_add(1, std::memory_order_relaxed);",
         "ran_.store(ran_.load() + 1);",
         (f"{_FAULTS}::test_counting_loses_nothing",),
     ),
     (
         "reset keeps what ran",
-        "aten_ext/registry.cpp",
+        "aten_ext/core/registry.cpp",
         "ran_.store(0, std::memory_order_relaxed);",
         "",
         (f"{_REGISTRY}::test_counts_by_key_and_reset",),
     ),
     (
         "any torch will do",
-        "aten_ext/load_guard.cpp",
+        "aten_ext/core/load_guard.cpp",
         "if (major == TORCH_VERSION_MAJOR && minor == TORCH_VERSION_MINOR) {",
         "if (true) {",
         (f"{_LOAD}::test_library_looks_at_the_version_itself",),
     ),
     (
         "ATEN_EXT=0 registers all the same",
-        "aten_ext/load_guard.cpp",
+        "aten_ext/core/load_guard.cpp",
         "decided.active = wanted && decided.error.empty();",
         "decided.active = (true || wanted) && decided.error.empty();",
         (f"{_REGISTRY}::test_nothing_is_registered_with_aten_ext_0",),
     ),
     (
         "loading warns",
-        "aten_ext/load_guard.cpp",
+        "aten_ext/core/load_guard.cpp",
         "c10::WarningUtils::set_warning_handler(&silent_handler());",
         "(void)silent_handler();",
         (f"{_LOAD}::test_import_is_silent",),
     ),
     (
         "warnings stay silent after loading",
-        "aten_ext/load_guard.cpp",
+        "aten_ext/core/load_guard.cpp",
         "c10::WarningUtils::set_warning_handler(saved_handler);",
         "(void)saved_handler;",
         (f"{_LOAD}::test_warnings_are_heard_again",),
     ),
     (
         "entries do not ask whether they are on",
-        "scripts/codegen.py",
-        "if (C10_UNLIKELY(!self_.enabled.load(std::memory_order_relaxed))) {{",
-        "if (false) {{",
+        "aten_ext/core/decision.h",
+        "    if (!enabled) {",
+        "    if (false) {",
         (f"{_ADAM}::test_disabled_is_counted",),
     ),
     (
         "entries do not ask the rule",
-        "scripts/codegen.py",
-        "if (const char* reason_ = {override.rule(with_cuda)}) {{",
-        "if (const char* reason_ = nullptr) {{",
+        "aten_ext/core/decision.h",
+        "return {choice.reason() == nullptr ? Route::kFused : Route::kDeclined, choice};",
+        "return {Route::kFused, choice};",
         (f"{_ADAM}::test_decline_is_upstream",),
     ),
     (
         "entries at CUDA do not ask for code for the GPU",
-        "scripts/lib/override_table.py",
-        """if self.key != "CUDA" or not with_cuda:""",
+        "scripts/codegen.py",
+        """if override.key != "CUDA" or not with_cuda:""",
         "if True:",
-        ("tests/test_codegen.py::test_entries_at_cuda_ask_for_code_for_the_gpu",),
+        ("tests/core/test_codegen.py::test_entries_at_cuda_ask_for_code_for_the_gpu",),
     ),
     (
         "a truncated library is opened",

@@ -7,22 +7,22 @@ array and does nothing with it, which AddressSanitizer sees (scripts/sanitize) b
 
 from __future__ import annotations
 
-_ADAM = "tests/test_fused_adam_parity.py"
-_SGD = "tests/test_fused_sgd.py::TestFusedSgd"
-_ADAGRAD = "tests/test_fused_adagrad.py::TestFusedAdagrad"
-_ADD = "tests/test_foreach_add.py"
-_ADAM_ON_HOST = "tests/test_fused_adam_on_host.py"
-_STEPS_ON_HOST = "tests/test_fused_steps_on_host.py"
+_ADAM = "tests/ops/optimizer/test_adam_parity.py"
+_SGD = "tests/ops/optimizer/test_sgd.py::TestFusedSgd"
+_ADAGRAD = "tests/ops/optimizer/test_adagrad.py::TestFusedAdagrad"
+_ADD = "tests/ops/optimizer/test_foreach_add.py"
+_ADAM_ON_HOST = "tests/ops/optimizer/test_adam_on_host.py"
+_STEPS_ON_HOST = "tests/ops/optimizer/test_steps_on_host.py"
 
-_ROWS = "aten_ext/tensor_list_args.h"
-_CPU = "aten_ext/cpu/fused_adam.cpp"
-_CPU_LIST = "aten_ext/cpu/tensor_list.h"
-_UNITS = "aten_ext/cpu/kernel/update_units.h"
-_ADAM_KERNEL = "aten_ext/cpu/fused_adam_kernel.cpp"
-_SGD_KERNEL = "aten_ext/cpu/fused_sgd_kernel.cpp"
-_ADAGRAD_KERNEL = "aten_ext/cpu/fused_adagrad_kernel.cpp"
-_CUDA_LIST = "aten_ext/cuda/device/tensor_list.cuh"
-_CUDA_LAUNCH = "aten_ext/cuda/tensor_list_launch.cuh"
+_ROWS = "aten_ext/ops/optimizer/lists.h"
+_CPU = "aten_ext/ops/optimizer/cpu/fused_adam.cpp"
+_CPU_LIST = "aten_ext/ops/optimizer/cpu/tensor_list.h"
+_UNITS = "aten_ext/ops/optimizer/cpu/update_units.h"
+_ADAM_KERNEL = "aten_ext/ops/optimizer/cpu/fused_adam_kernel.cpp"
+_SGD_KERNEL = "aten_ext/ops/optimizer/cpu/fused_sgd_kernel.cpp"
+_ADAGRAD_KERNEL = "aten_ext/ops/optimizer/cpu/fused_adagrad_kernel.cpp"
+_CUDA_LIST = "aten_ext/ops/optimizer/cuda/tensor_list.cuh"
+_CUDA_LAUNCH = "aten_ext/ops/optimizer/cuda/tensor_list_launch.cuh"
 
 _DTYPES = (f"{_ADAM}::test_every_dtype",)
 _UPSTREAM = (f"{_ADAM}::test_step_matches_upstream",)
@@ -38,14 +38,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     # ---- CPU: over what ----
     (
         "runs without AVX2",
-        _CPU,
-        "if (!supported) {",
-        "if (false) {",
-        ("tests/test_fused_adam_rules.py::test_cpu_without_avx2",),
+        "aten_ext/ops/optimizer/cpu/step.h",
+        "return has_avx2() ? nullptr",
+        "return true || has_avx2() ? nullptr",
+        ("tests/ops/optimizer/test_adam_rules.py::test_cpu_without_avx2",),
     ),
     (
         "found_inf is ignored",
-        _CPU,
+        "aten_ext/ops/optimizer/cpu/step.h",
         "*found_inf->const_data_ptr<float>() == 1.0f",
         "false",
         (f"{_ADAM}::test_found_inf_changes_nothing",),
@@ -67,14 +67,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "grad_scale is 1",
         _CPU,
-        "p.grad_scale = p.has_grad_scale ? *grad_scale->const_data_ptr<float>() : 1.0f;",
+        "p.grad_scale = plan.unscales ? *float_pointer(a.grad_scale) : 1.0f;",
         "p.grad_scale = 1.0f;",
-        ("tests/test_fused_adam_programs.py::test_grad_scaler", *_UPSTREAM),
+        ("tests/ops/optimizer/test_adam_programs.py::test_grad_scaler", *_UPSTREAM),
     ),
     (
         "a last partial unit is forgotten",
         _CPU_LIST,
-        "units += (numel * element_size + kUnitBytes - 1) / kUnitBytes;",
+        "units += ceil_div(numel * element_size, kUnitBytes);",
         "units += numel * element_size / kUnitBytes;",
         _DTYPES,
     ),
@@ -191,15 +191,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "foreach_add: versions are not counted",
-        "aten_ext/cpu/foreach_add.cpp",
-        "if (counts_versions) {",
+        "aten_ext/ops/optimizer/cpu/foreach_add.cpp",
+        "if (plan.counts_versions) {",
         "if (false) {",
         (f"{_ADD}::test_autograd_notices_the_change",),
     ),
     (
         "foreach_add: versions are counted twice",
-        "aten_ext/cpu/foreach_add.cpp",
-        "if (counts_versions) {",
+        "aten_ext/ops/optimizer/cpu/foreach_add.cpp",
+        "if (plan.counts_versions) {",
         "if (true) {",
         (f"{_ADD}::test_versions_that_a_caller_counts_itself",),
     ),
@@ -227,7 +227,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a tensor's first block is the one before's",
-        "aten_ext/cuda/device/search.cuh",
+        "aten_ext/device/search.cuh",
         "if (begin[middle] <= at) {",
         "if (begin[middle] < at) {",
         (f"{_ADAM_ON_HOST}::test_lists_of_any_length",),
@@ -246,7 +246,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a last partial chunk has no block",
         _CUDA_LAUNCH,
-        "blocks += (tensors[i].numel + chunk - 1) / chunk;",
+        "blocks += ceil_div(tensors[i].numel, chunk);",
         "blocks += tensors[i].numel / chunk;",
         _PARITY_ON_HOST,
     ),
@@ -259,7 +259,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "the two bias corrections are swapped",
-        "aten_ext/cuda/fused_adam.cu",
+        "aten_ext/ops/optimizer/cuda/fused_adam.cu",
         "pow(threadIdx.x % 2 == 0 ?",
         "pow(threadIdx.x % 2 == 1 ?",
         _PARITY_ON_HOST,
@@ -269,12 +269,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _ROWS,
         "if (numel == 0) {",
         "if (false) {",
-        (f"{_ADAM}::test_only_empty_tensors", "tests/test_fused_steps_on_host.py::test_only_empty_tensors"),
+        (
+            f"{_ADAM}::test_only_empty_tensors",
+            f"{_STEPS_ON_HOST}::test_only_empty_tensors",
+        ),
     ),
     (
         "foreach_add: a last partial block is left out",
-        "aten_ext/cuda/foreach_add.cu",
-        "(args.count + kThreads - 1) / kThreads",
+        "aten_ext/ops/optimizer/cuda/foreach_add.cu",
+        "ceil_div(args.count, kThreads)",
         "args.count / kThreads",
         (f"{_STEPS_ON_HOST}::test_step_counters",),
     ),

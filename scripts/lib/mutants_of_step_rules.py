@@ -5,15 +5,16 @@ Each leaves out one condition. The rules of CUDA are compiled in a CPU build too
 
 from __future__ import annotations
 
-_RULES = "tests/test_fused_adam_rules.py"
-_SGD = "tests/test_fused_sgd.py"
-_ADAGRAD = "tests/test_fused_adagrad.py"
-_ADD = "tests/test_foreach_add.py"
+_RULES = "tests/ops/optimizer/test_adam_rules.py"
+_SGD = "tests/ops/optimizer/test_sgd.py"
+_ADAGRAD = "tests/ops/optimizer/test_adagrad.py"
+_ADD = "tests/ops/optimizer/test_foreach_add.py"
 
-_LISTS = "aten_ext/tensor_list_args.h"
-_ADAM_ARGS = "aten_ext/fused_adam_args.h"
-_CHECKS = "aten_ext/checks.h"
-_ADD_ARGS = "aten_ext/foreach_add_args.h"
+_LISTS = "aten_ext/ops/optimizer/lists.h"
+_ADAM_ARGS = "aten_ext/ops/optimizer/adam.h"
+_CUDA_STEP = "aten_ext/ops/optimizer/cuda/step.h"
+_CHECKS = "aten_ext/core/checks.h"
+_ADD_ARGS = "aten_ext/ops/optimizer/foreach_add.h"
 
 _LENGTHS = (f"{_RULES}::test_lengths",)
 _DTYPE_OF_ONE = (f"{_RULES}::test_dtype_of_one",)
@@ -92,96 +93,102 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         " || (false && !is_float_scalar_or_none(found_inf, device))",
         _SCALE,
     ),
-    ("any learning rate", _LISTS, "return is_number(lr, device) ?", "return true ?", _LR),
+    (
+        "any learning rate",
+        "aten_ext/ops/optimizer/cpu/step.h",
+        "return is_number(lr, device) ?",
+        "return true ?",
+        _LR,
+    ),
     (
         "any tensor on the host is a learning rate",
-        _LISTS,
+        _CUDA_STEP,
         "lr.is_cpu() && is_number(lr, lr.device())",
         "lr.is_cpu()",
         _HOST_LR,
     ),
     (
         "a learning rate of any dtype on the device",
-        _LISTS,
+        _CUDA_STEP,
         "return is_float_scalar(lr, device)",
         "return is_number(lr, device)",
         _LR,
     ),
     (
         "fp16 is taken for bf16",
-        _LISTS,
-        "return FloatingDtype::Half;",
-        "return FloatingDtype::BFloat16;",
-        ("tests/test_fused_adam_parity.py::test_every_dtype",),
+        "aten_ext/core/to_dtype.h",
+        "return Dtype::Half;",
+        "return Dtype::BFloat16;",
+        ("tests/ops/optimizer/test_adam_parity.py::test_every_dtype",),
     ),
     # ---- which lists an optimizer has ----
     (
         "fifth list of any length",
         _ADAM_ARGS,
-        "!max_exp_avg_sqs.empty()",
+        "!a.max_exp_avg_sqs.empty()",
         "false",
         (f"{_RULES}::test_fifth_list_without_amsgrad",),
     ),
     (
         "first moments are not looked at",
         _ADAM_ARGS,
-        "{exp_avgs, exp_avg_sqs, max_exp_avg_sqs}",
-        "{exp_avg_sqs, max_exp_avg_sqs}",
+        "{a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}",
+        "{a.exp_avg_sqs, a.max_exp_avg_sqs}",
         _LENGTHS,
     ),
     (
         "second moments are not looked at",
         _ADAM_ARGS,
-        "{exp_avgs, exp_avg_sqs, max_exp_avg_sqs}",
-        "{exp_avgs, max_exp_avg_sqs}",
+        "{a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}",
+        "{a.exp_avgs, a.max_exp_avg_sqs}",
         _GEOMETRY_OF_ONE,
     ),
     (
         "fifth list is not looked at",
         _ADAM_ARGS,
-        "{exp_avgs, exp_avg_sqs, max_exp_avg_sqs}",
-        "{exp_avgs, exp_avg_sqs}",
+        "{a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}",
+        "{a.exp_avgs, a.exp_avg_sqs}",
         _DTYPE_OF_ONE,
     ),
     (
         "second moments are not looked at without amsgrad",
         _ADAM_ARGS,
-        "{exp_avgs, exp_avg_sqs}, &steps",
-        "{exp_avgs}, &steps",
+        "{a.exp_avgs, a.exp_avg_sqs}, &",
+        "{a.exp_avgs}, &",
         (f"{_RULES}::test_geometry_without_amsgrad",),
     ),
     (
         "the learning rate is looked at without a parameter",
-        "aten_ext/cuda/fused_adam.cpp",
-        "return reason != nullptr ? reason : decline_cuda_lr(",
-        "return false ? reason : decline_cuda_lr(",
+        "aten_ext/ops/optimizer/cuda/fused_adam.cpp",
+        "reason = reason != nullptr ? reason : decline_lr(",
+        "reason = false ? reason : decline_lr(",
         (f"{_RULES}::test_first_rule_of_tensor_lr_is_that_of_the_lists", f"{_RULES}::test_lengths"),
     ),
     (
         "sgd: buffers are taken without momentum",
-        "aten_ext/fused_sgd_args.h",
-        "!momentum_buffers.empty()",
+        "aten_ext/ops/optimizer/sgd.h",
+        "!a.momentum_buffer_list.empty()",
         "false",
         (f"{_SGD}::test_buffers_without_momentum",),
     ),
     (
         "sgd: 16 bits are taken on CPU",
-        "aten_ext/cpu/fused_sgd.cpp",
-        "return cpu::kSgdIn16BitsIsBroken && (",
+        "aten_ext/ops/optimizer/cpu/fused_sgd.cpp",
+        "return kSgdIn16BitsIsBroken && (",
         "return false && (",
         (f"{_SGD}::test_16_bit_is_upstreams_on_cpu",),
     ),
     (
         "adagrad: sums are not looked at",
-        "aten_ext/fused_adagrad_args.h",
-        "{state_sums}",
+        "aten_ext/ops/optimizer/adagrad.h",
+        "{a.state_sums}",
         "{}",
         (f"{_ADAGRAD}::TestFusedAdagrad::test_decline_is_upstream[short_states]",),
     ),
     (
         "adagrad: steps are not looked at",
-        "aten_ext/fused_adagrad_args.h",
-        "&steps",
+        "aten_ext/ops/optimizer/adagrad.h",
+        "&a.state_steps",
         "nullptr",
         (f"{_ADAGRAD}::test_float64_step",),
     ),

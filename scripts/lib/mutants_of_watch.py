@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-_WATCH = "aten_ext/watch.cpp"
-_COMPARE = "aten_ext/compare.cpp"
-_SHADOW = "tests/test_shadow.py"
-_WRONG = "tests/test_shadow_wrong_kernels.py"
-_COMPARISON = "tests/test_shadow_compare.py"
+_WATCH = "aten_ext/watch/watch.cpp"
+_COMPARE = "aten_ext/watch/compare.cpp"
+_SHADOW = "tests/watch/test_shadow.py"
+_WRONG = "tests/watch/test_wrong_kernels.py"
+_COMPARISON = "tests/watch/test_compare.py"
 _DISTANCES = (f"{_COMPARISON}::test_floating_point_distances",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -15,7 +15,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _WATCH,
         "if (index_.size() >= Watch::kMaxRows && ",
         "if (false && index_.size() >= Watch::kMaxRows && ",
-        ("tests/test_trace.py::test_memory_is_bounded",),
+        ("tests/watch/test_trace.py::test_memory_is_bounded",),
     ),
     (
         "watch: every call is shadowed, whatever the rate",
@@ -26,14 +26,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "shadow: the caller gets the fused result all the same",
-        "aten_ext/shadow.h",
-        "ours = std::move(theirs);",
+        "aten_ext/watch/shadow.h",
+        "result = std::move(theirs);",
         "",
         (f"{_WRONG}::test_whose_result_the_caller_gets",),
     ),
     (
         "shadow: upstream draws random numbers of its own",
-        "aten_ext/shadow.cpp",
+        "aten_ext/watch/shadow.cpp",
         "generator_->set_state(before_);",
         "",
         (f"{_WRONG}::test_random_numbers_are_drawn_once",),

@@ -21,8 +21,8 @@ from torchgen.context import native_function_manager
 from torchgen.gen import parse_tags_yaml
 from torchgen.model import DispatchKey, Location, NativeFunction
 
-REQUIRED_FIELDS = ("func", "dispatch", "summary")
-VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque")
+REQUIRED_FIELDS = ("func", "dispatch", "family", "summary")
+VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque", "pair")
 VALID_KEYS = ("CPU", "CUDA")
 PASS_REQUIRED_FIELDS = ("pass", "summary")
 PASS_VALID_FIELDS = (*PASS_REQUIRED_FIELDS, "unmeasured")
@@ -39,9 +39,12 @@ class Override:
 
     name: str  # "cat.out"
     key: str  # "CUDA"
+    family: str  # "cat": its folder below aten_ext/ops/ and tests/ops/
     summary: str
     measured: bool  # no benchmark has shown it to be faster yet: it starts off
+    pair: str  # "_cudnn_rnn": the forward whose backward this is; "" for all others
     returns: str  # "at::Tensor &"
+    argument_types: tuple[str, ...]  # ("const at::ITensorListRef &", "int64_t", "at::Tensor &")
     arguments: str  # "const at::ITensorListRef & tensors, int64_t dim, at::Tensor & out"
     argument_names: str  # "tensors, dim, out"
     upstream: str  # "at::cuda::cat_outf(tensors, dim, out)": PyTorch's own kernel, called directly
@@ -54,16 +57,19 @@ class Override:
     random: bool  # it draws from a generator
 
     @property
-    def symbol(self) -> str:
-        """C++ name of its entry, decline and run: ``cat_out_cuda``."""
-        return f"{self.name.replace('.', '_')}_{self.key.lower()}"
+    def operator(self) -> str:
+        """C++ name of its arguments' struct: ``cat_out``, the same at every key."""
+        return self.name.replace(".", "_")
 
-    def rule(self, with_cuda: bool) -> str:
-        """C++ that gives the reason to go upstream: the rule's, or that the GPU lacks code of this build."""
-        asked = f"decline::{self.symbol}({self.argument_names})"
-        if self.key != "CUDA" or not with_cuda:
-            return asked
-        return f"decline_gpu({asked}, at::device_of({self.first_tensors}))"
+    @property
+    def symbol(self) -> str:
+        """C++ name of its entry: ``cat_out_cuda``."""
+        return f"{self.operator}_{self.key.lower()}"
+
+    @property
+    def namespace(self) -> str:
+        """Where its ``choose`` and ``run`` stand: ``cuda``."""
+        return self.key.lower()
 
     @classmethod
     def make(
@@ -72,9 +78,11 @@ class Override:
         key: str,
         summary: str,
         *,
+        family: str,
         upstream_key: str,
         measured: bool = True,
         opaque: Collection[int] = (),
+        pair: str = "",
     ) -> Override:
         """Let torchgen print the signatures of ``function``, with plain integers for sizes.
 
@@ -93,9 +101,12 @@ class Override:
             return cls(
                 name=str(function.func.name),
                 key=key,
+                family=family,
                 summary=summary,
                 measured=measured,
+                pair=pair,
                 returns=signature.returns_type().cpp_type(),
+                argument_types=tuple(a.type for a in signature.arguments()),
                 arguments=", ".join(a.defn() for a in signature.arguments()),
                 argument_names=", ".join(a.name for a in signature.arguments()),
                 upstream=f"at::{namespace}::{target_name}({', '.join(a.expr for a in forwarded)})",
@@ -276,6 +287,7 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
     upstream = upstream or Upstream()
     overrides: list[Override] = []
     seen: dict[str, str] = {}
+    pairs: list[tuple[str, str]] = []
     for node in _root(path).value:
         if _is_pass(node):
             continue
@@ -311,6 +323,12 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                     f"{unmeasured_line}: expected 'unmeasured' to name keys of 'dispatch' "
                     f"({', '.join(keys)}), got {key!r}"
                 )
+        family, family_line = fields["family"]
+        if not family.isidentifier():
+            raise TableError(f"{family_line}: expected an identifier as the name of a family, got {family!r}")
+        pair, pair_line = fields.get("pair", ("", ""))
+        if pair:
+            pairs.append((pair, pair_line))
         function = upstream.function(name)
         opaque = _positions(fields, len(function.func.returns))
         overrides.extend(
@@ -318,10 +336,18 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                 function,
                 key,
                 fields["summary"][0],
+                family=family,
                 upstream_key=with_upstream[key],
                 measured=key not in unmeasured,
                 opaque=opaque,
+                pair=pair,
             )
             for key in keys
         )
+    for pair, line in pairs:
+        if pair not in seen:
+            known = ", ".join(sorted(seen))
+            raise TableError(
+                f"{line}: expected 'pair' to name an override of this table ({known}), got {pair!r}"
+            )
     return overrides

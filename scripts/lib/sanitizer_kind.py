@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,19 +14,21 @@ from pathlib import Path
 
 from scratch import ROOT
 
-# Not those that compile, time or start processes by the dozen: they exercise no more of the kernels.
+# Files and folders below tests/ that no sanitizer runs: those that compile, time or start processes by the
+# dozen. They exercise no more of the kernels.
 LEFT_OUT = {
-    "test_bench_cases.py",
-    "test_bench_command.py",
-    "test_bench_entry.py",
-    "test_bench_harness.py",
-    "test_build.py",
-    "test_codegen.py",
-    "test_demo.py",
-    "test_docs.py",
-    "test_mutants.py",
-    "test_trace_cuda.py",
-    "test_trace_dispatch.py",
+    "commands/bench/test_cases.py",
+    "commands/bench/test_command.py",
+    "commands/bench/test_entry.py",
+    "commands/bench/test_harness.py",
+    "core/test_build.py",
+    "core/test_codegen.py",
+    "commands/test_demo.py",
+    "repository/test_docs.py",
+    "repository/test_mutants.py",
+    "debugging",
+    "distributed",
+    "models",
 }
 # A process starts in seconds, and under a sanitizer in more: few, but so many that none is much the longest.
 TESTS_OF_A_PROCESS = 40
@@ -35,6 +37,12 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 class Unavailable(Exception):
     """This kind cannot run here; the text says why in one line."""
+
+
+def test_files(root: Path, left_out: Collection[str]) -> list[str]:
+    """The test files below ``root``/tests, as pytest takes them, but for files and folders ``left_out``."""
+    files = [path.relative_to(root / "tests") for path in sorted((root / "tests").rglob("test_*.py"))]
+    return [f"tests/{file}" for file in files if not {str(file), *map(str, file.parents)} & set(left_out)]
 
 
 @dataclass
@@ -59,7 +67,7 @@ def slices(tests: Sequence[str]) -> Iterator[Slice]:
     for file, of_file in groupby(tests, lambda test: test.partition("::")[0]):
         ids = list(of_file)
         for first in range(0, len(ids), TESTS_OF_A_PROCESS):
-            name = f"{Path(file).stem} {first + 1}"
+            name = f"{'.'.join(Path(file).with_suffix('').parts[1:])} {first + 1}"
             yield Slice(name, ids[first : first + TESTS_OF_A_PROCESS])
 
 

@@ -5,14 +5,15 @@
 // If a fault is not reported, a clean run means nothing; if what is fixed is reported, the tool does not
 // understand what the kernels do. `cluster` and `exchange` are for racecheck: blocks that write into each
 // other's shared memory, with plain stores and with the asynchronous ones of the GRU and of linear layers.
+#include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 
-#include "cuda/device/cluster.cuh"
-#include "cuda/device/mbarrier.cuh"
+#include "device/cluster.cuh"
+#include "device/mbarrier.cuh"
 
 namespace aten_ext::cuda {
 namespace {
@@ -56,7 +57,8 @@ __global__ __cluster_dims__(kBlocks) void canary_cluster(float* out, bool fixed)
   __shared__ float values[kThreads];
   cluster_arrive();
   cluster_wait();
-  *map_shared(values + threadIdx.x, (cluster_rank() + 1) % kBlocks) = 1.0f;
+  *cooperative_groups::this_cluster().map_shared_rank(values + threadIdx.x, (cluster_rank() + 1) % kBlocks) =
+      1.0f;
   if (fixed) {
     cluster_arrive();
     cluster_wait();

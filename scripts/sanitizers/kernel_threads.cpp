@@ -7,18 +7,18 @@
 //
 //   c++ -std=c++20 -O1 -g -fsanitize=thread -pthread -mavx2 -mfma -mf16c -ffp-contract=off
 //       -DCPU_CAPABILITY=AVX2 -DCPU_CAPABILITY_AVX2 -I aten_ext -isystem <torch>/include
-//       kernel_threads.cpp aten_ext/cpu/fused_adam_kernel.cpp -lc10
+//       kernel_threads.cpp aten_ext/ops/optimizer/cpu/fused_adam_kernel.cpp -lc10
 #include <cstdio>
 #include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "cpu/fused_adam.h"
+#include "ops/optimizer/cpu/fused_adam.h"
 
 namespace {
 
-using aten_ext::FloatingDtype;
+using aten_ext::Dtype;
 using aten_ext::cpu::FusedAdamParams;
 using aten_ext::cpu::kAdamLists;
 
@@ -59,7 +59,7 @@ struct Lists {
   }
 };
 
-FusedAdamParams make_params(const Lists& lists, FloatingDtype dtype, bool amsgrad, bool scale) {
+FusedAdamParams make_params(const Lists& lists, Dtype dtype, bool amsgrad, bool scale) {
   FusedAdamParams p{};
   p.tensors = lists.list.tensors.data();
   p.count = static_cast<int64_t>(lists.list.tensors.size());
@@ -77,7 +77,7 @@ FusedAdamParams make_params(const Lists& lists, FloatingDtype dtype, bool amsgra
   return p;
 }
 
-bool check(FloatingDtype dtype, int64_t element_size, bool half, bool amsgrad, bool scale, int threads) {
+bool check(Dtype dtype, int64_t element_size, bool half, bool amsgrad, bool scale, int threads) {
   Lists together(element_size, half);
   Lists apart(element_size, half);
   aten_ext::cpu::AVX2::fused_adam(make_params(together, dtype, amsgrad, scale), 0, together.list.units);
@@ -99,16 +99,16 @@ bool check(FloatingDtype dtype, int64_t element_size, bool half, bool amsgrad, b
 }  // namespace
 
 int main() {
-  struct Dtype {
-    FloatingDtype dtype;
+  struct Case {
+    Dtype dtype;
     int64_t size;
     bool half;
   };
-  const Dtype dtypes[] = {{FloatingDtype::Float, 4, false},
-                          {FloatingDtype::Double, 8, false},
-                          {FloatingDtype::BFloat16, 2, true},
-                          {FloatingDtype::Half, 2, true}};
-  for (const Dtype& d : dtypes) {
+  const Case cases[] = {{Dtype::Float, 4, false},
+                        {Dtype::Double, 8, false},
+                        {Dtype::BFloat16, 2, true},
+                        {Dtype::Half, 2, true}};
+  for (const Case& d : cases) {
     for (const bool amsgrad : {false, true}) {
       for (const bool scale : {false, true}) {
         for (const int threads : {2, 3, 5, 16}) {

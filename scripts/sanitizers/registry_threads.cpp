@@ -3,13 +3,14 @@
 // Standard library only, so that every byte of the program is instrumented: ThreadSanitizer then sees each
 // synchronisation there is, and has no false report to give. Exit code 1 if a count does not add up.
 //
-//   c++ -std=c++20 -O1 -g -fsanitize=thread -pthread -I aten_ext registry_threads.cpp aten_ext/registry.cpp
+//   c++ -std=c++20 -O1 -g -fsanitize=thread -pthread -I aten_ext registry_threads.cpp
+//   aten_ext/core/registry.cpp
 #include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "registry.h"
+#include "core/registry.h"
 
 namespace {
 

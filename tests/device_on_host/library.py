@@ -1,11 +1,10 @@
 """Compile the CUDA side of an override for the CPU and call it.
 
-``load("fused_adam")`` compiles ``aten_ext/cuda/fused_adam.cpp`` and ``.cu`` as C++ against the stand-ins in
-``include/`` and makes the ``run`` functions found there into operators
+``load("cat", "ops/cat/cuda.cpp", "ops/cat/runs.cu", ...)`` compiles these files as C++ against the stand-ins
+in ``include/`` and makes the ``run`` functions found there into operators
 ``torch.ops.aten_ext_on_host.<overload>`` with the schema of the operator that they override; they take CPU
 tensors. What this can show and what not is said in ``runtime.h``. PTX is out of reach: it stands in headers
-of its own under ``aten_ext/cuda/device``, each with a twin of the same functions in
-``include/cuda/device``.
+of its own, each with a twin of the same functions at the same place below ``include/``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from types import ModuleType
 import torch
 import torch.utils.cpp_extension
 
-ROOT = Path(__file__).parent.parent.parent
+from paths import ROOT
+
 HERE = Path(__file__).parent
 SOURCES = ROOT / "aten_ext"
 
@@ -69,34 +69,82 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def _bindings(source: str) -> str:
-    """C++ that registers every ``run`` function that ``source`` defines."""
+# An override that decides and runs, with neither its entry nor upstream. Compiled with the GPU's kernels.
+_CALL = """
+template <class Result, class Args>
+Result decide_and_run(const Args& arguments) {
+  const auto choice = aten_ext::cuda::choose(arguments);
+  TORCH_CHECK(choice.reason() == nullptr, "declined: ", choice.reason());
+  auto ran = aten_ext::cuda::run(arguments, choice.plan());
+  TORCH_CHECK(!ran.refused(), "declined late");
+  return static_cast<Result>(ran.take());
+}
+"""
+
+
+def _bindings(source: str, families: set[str]) -> str:
+    """C++ that registers every override at CUDA of which ``source`` defines ``run``."""
+    if not families:  # kernels with operators of a test's own
+        return "#include <torch/library.h>\n"
     codegen = _codegen()
     upstream = codegen.Upstream()
-    lines = ['#include <torch/library.h>\n\n#include "overrides.h"\n\n']
+    headers = "".join(f'#include "ops/{family}/overrides.h"\n' for family in sorted(families))
     blocks = []
     for override in codegen.read_table(ROOT / "native_functions_ext.yaml", upstream):
-        function = str(upstream.function(override.name).func)
-        # A run function may be spelled by a macro that pastes the operator's name: look for that too.
-        base = override.name.partition(".")[0]
-        spelled = re.search(rf"\brun::{re.escape(override.symbol)}\b", source)
-        pasted = re.search(rf"^[A-Z_]+RUN\({re.escape(base)}\b", source, re.MULTILINE)
-        if override.key == "CUDA" and (spelled or pasted):
+        spelled = re.search(rf"\bargs::{re.escape(override.operator)}\b", source)
+        if override.key == "CUDA" and override.family in families and spelled:
             blocks.append(
-                f'  m.def("{function}");\n  m.impl("{override.name}", c10::DispatchKey::CPU, '
-                f"TORCH_FN(aten_ext::run::{override.symbol}));\n"
+                f'  m.def("{upstream.function(override.name).func}");\n'
+                f'  m.impl("{override.name}", c10::DispatchKey::CPU, []({override.arguments})'
+                f" -> {override.returns} {{\n    return decide_and_run<{override.returns}>("
+                f"aten_ext::args::{override.operator}{{{override.argument_names}}});\n  }});\n"
             )
-    lines.append(f"TORCH_LIBRARY_FRAGMENT(aten_ext_on_host, m) {{\n{''.join(blocks)}}}\n")
-    return "".join(lines)
+    return (
+        f"#include <torch/library.h>\n\n{headers}{_CALL}\n"
+        f"TORCH_LIBRARY_FRAGMENT(aten_ext_on_host, m) {{\n{''.join(blocks)}}}\n"
+    )
 
 
 # Which order the threads of a block get their turns in: 0 forward, 1 backward, 2 shuffled by a seed.
 _CONTROL = """
 #include <torch/library.h>
 
+#include "core/gpu.h"
 #include "runtime.h"
 
+namespace {
+
+// A GPU for the rules and for the launches, its facts as aten_ext::pretend_gpu takes them.
+void set_gpu(at::IntArrayRef facts) {
+  device_on_host::Device& device = device_on_host::device();
+  const int driver = device.driver;
+  device = {};
+  device.driver = driver;
+  aten_ext::pretend_gpu(facts);
+  if (facts.empty()) {
+    return;
+  }
+  const auto fact = [&](size_t i) { return static_cast<int>(facts[i]); };
+  device.number = 1000;
+  device.compute_major = fact(0) / 10;
+  device.compute_minor = fact(0) % 10;
+  device.code = fact(1);
+  device.multiprocessors = fact(2);
+  device.shared_bytes_per_block = fact(3);
+  device.shared_bytes_per_multiprocessor = fact(4);
+  for (size_t i = 0; i < 5; ++i) {
+    device.clusters[i] = fact(5 + i);
+  }
+}
+
+}  // namespace
+
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_NAME, m) {
+  m.def("set_gpu(int[] facts) -> ()", set_gpu);
+  m.def("refuse(int count, int after=0) -> ()", [](int64_t count, int64_t after) {
+    device_on_host::device().refused = static_cast<int>(count);
+    device_on_host::device().refused_after = static_cast<int>(after);
+  });
   m.def("set_order", [](int64_t order, int64_t seed) {
     device_on_host::set_order(static_cast<device_on_host::Order>(order), static_cast<uint64_t>(seed));
   });
@@ -123,7 +171,7 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
     sources = [HERE / "runtime.cpp"]
     for file in files:
         # The compiler decides by the suffix: a .cu is included by a .cpp.
-        wrapper = generated / f"{file.stem}_cu.cpp"
+        wrapper = generated / f"{file.parent.name}_{file.stem}_cu.cpp"
         if file.suffix == ".cu":
             _write(wrapper, f'#include <cuda_runtime.h>\n#include "{file}"\n')
         sources.append(wrapper if file.suffix == ".cu" else file)
@@ -161,27 +209,30 @@ def _folder(name: str) -> Path:
 
 
 @functools.cache
-def load(name: str, *more: str) -> None:
-    """Compile ``aten_ext/cuda/<name>.cpp`` and ``.cu`` and make their ``run`` functions operators.
+def load(name: str, *files: str) -> None:
+    """Compile files below ``aten_ext/`` and make their ``run`` functions operators.
 
     ``torch.ops.aten_ext_on_host_<name>.set_order(order, seed)`` sets the order of threads for what follows:
-    0 forward, 1 backward, 2 shuffled. ``set_driver(version)`` sets what CUDA's driver says its version is.
+    0 forward, 1 backward, 2 shuffled. ``set_driver(version)`` sets what CUDA's driver says its version is;
+    ``set_gpu(facts)`` makes the device another GPU, for rules and launches both (``[]``: an H200 again);
+    ``refuse(count, after)`` lets the device refuse so many launches, after so many that it takes.
 
     Args:
-        name: the override's file name.
-        *more: further files under ``aten_ext/``, e.g. ``"cuda/gru_cluster.cu"``.
+        name: of the library that is made.
+        *files: e.g. ``"ops/rnn/cluster.cu"``; an absolute path may lie elsewhere, and its overrides are none.
 
     Raises:
         RuntimeError: it does not compile.
     """
     folder = _folder(name)
     generated = folder / "generated"
-    _codegen().generate(ROOT / "native_functions_ext.yaml", generated, with_cuda=True)
-    files = [SOURCES / file for file in (f"cuda/{name}.cpp", f"cuda/{name}.cu", *more)]
+    paths = [SOURCES / file for file in (*files, "core/gpu.cpp", "core/query_gpu.cu")]
+    families = {file.split("/")[1] for file in files if file.startswith("ops/")}
+    _codegen().generate(ROOT / "native_functions_ext.yaml", generated, with_cuda=True, families=families)
     bindings = generated / "bindings.cpp"
-    text = "".join(file.read_text() for file in files)
-    _write(bindings, _bindings(text) + _CONTROL.replace("NAME", name))
-    _compile(name, [bindings, *(file for file in files if file.exists())], folder)
+    text = "".join(path.read_text() for path in paths)
+    _write(bindings, _bindings(text, families) + _CONTROL.replace("NAME", name))
+    _compile(name, [bindings, *paths], folder)
 
 
 @functools.cache

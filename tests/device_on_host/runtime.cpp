@@ -247,7 +247,7 @@ struct FunctionLimits {
   bool non_portable_cluster = false;
 };
 std::mutex limits_mutex;
-std::map<const void*, FunctionLimits> limits;
+std::map<std::pair<int, const void*>, FunctionLimits> limits;  // of each device
 
 struct Attributes {
   dim3 cluster{1, 1, 1};
@@ -268,7 +268,16 @@ Attributes read_attributes(const cudaLaunchConfig_t& config) {
   return result;
 }
 
-// What the driver of an H200 refuses.
+// log2 of a power of two up to 16, for clusters.
+int log2_of_cluster(uint64_t blocks) {
+  int log2 = 0;
+  while ((uint64_t{1} << log2) < blocks && log2 < 4) {
+    ++log2;
+  }
+  return log2;
+}
+
+// What the driver refuses. Blocks that wait for one another have to be resident at once.
 bool is_valid(const cudaLaunchConfig_t& config, const Attributes& attributes, const FunctionLimits& limit) {
   const dim3 grid = config.gridDim;
   const dim3 block = config.blockDim;
@@ -279,7 +288,8 @@ bool is_valid(const cudaLaunchConfig_t& config, const Attributes& attributes, co
          uint64_t{block.x} * block.y * block.z <= 1024 &&
          config.dynamicSmemBytes <= static_cast<size_t>(limit.dynamic_shared) && cluster_blocks >= 1 &&
          cluster_blocks <= (limit.non_portable_cluster ? 16 : 8) && grid.x % cluster.x == 0 &&
-         grid.y % cluster.y == 0 && grid.z % cluster.z == 0;
+         grid.y % cluster.y == 0 && grid.z % cluster.z == 0 &&
+         (cluster_blocks == 1 || device().clusters[log2_of_cluster(cluster_blocks)] > 0);
 }
 
 }  // namespace
@@ -397,10 +407,24 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
   FunctionLimits limit;
   {
     const std::lock_guard<std::mutex> lock(limits_mutex);
-    limit = limits[kernel.function];
+    limit = limits[{device().number, kernel.function}];
   }
   if (!is_valid(config, attributes, limit)) {
     return cudaErrorInvalidConfiguration;
+  }
+  Device& d = device();
+  const uint64_t resident = static_cast<uint64_t>(d.multiprocessors) * d.blocks_per_multiprocessor;
+  if (attributes.cooperative && uint64_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z > resident) {
+    return cudaErrorCooperativeLaunchTooLarge;
+  }
+  if (d.code == 0) {
+    return cudaErrorNoKernelImageForDevice;
+  }
+  if (d.refused_after > 0) {
+    --d.refused_after;
+  } else if (d.refused > 0) {
+    --d.refused;
+    return cudaErrorCooperativeLaunchTooLarge;
   }
   const dim3 grid = config.gridDim;
   const dim3 cluster = attributes.cluster;
@@ -492,9 +516,15 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
 void set_function_limit(const void* function, int attribute, int value) {
   const std::lock_guard<std::mutex> lock(limits_mutex);
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    limits[function].dynamic_shared = value;
+    limits[{device().number, function}].dynamic_shared = value;
   } else if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
-    limits[function].non_portable_cluster = value != 0;
+    limits[{device().number, function}].non_portable_cluster = value != 0;
+  }
+}
+
+void require_code(int version) {
+  if (device().code < version) {
+    fail("an instruction that the code for this GPU does not have: a trap");
   }
 }
 

@@ -1,4 +1,4 @@
-// A CUDA device made of one CPU: enough of it to run the kernels of aten_ext/cuda/*.cu, compiled as C++, and
+// A CUDA device made of one CPU: enough of it to run the kernels below aten_ext/, compiled as C++, and
 // see whether what they compute is right. Every thread of a block is a fiber; blocks run one after the other,
 // or, where they may wait for one another (clusters, cooperative launches), each on a system thread of its
 // own.
@@ -82,17 +82,30 @@ struct LaunchedKernel {
   const void* function;
   std::function<void()> call;  // once for each thread
 };
-// What the device says of itself; a test may change it to see a launch refused. By default an H200.
+// What the device says of itself, and what it holds launches and kernels to. A test may change it. By default
+// an H200.
 struct Device {
-  int multiprocessors = 132;
+  // What cudaGetDevice says. One that a test describes has a number beyond those for which the host remembers
+  // what was set, so that nothing is remembered of the one before.
+  int number = 0;
   int compute_major = 9;
   int compute_minor = 0;
+  int code = 90;  // the version of the code that runs: PTX may be older than the device
+  int multiprocessors = 132;
   int shared_bytes_per_block = 227 << 10;  // at most, if a kernel asks for it
+  int shared_bytes_per_multiprocessor = 228 << 10;
+  int clusters[5] = {132, 66, 30, 15, 7};  // of 1, 2, 4, 8 and 16 blocks, resident at once
   int blocks_per_multiprocessor = 1;       // the answer of the occupancy query
-  int clusters = 8;                        // how many clusters are resident at once
   int driver = 13000;
+  // Launches that are refused, as a green context refuses them: so many, after so many that are not.
+  int refused_after = 0;
+  int refused = 0;
 };
 Device& device();
+
+// Called by the twin of an instruction that code for an older compute capability than `version` does not
+// have: there the real one is a trap, which takes the CUDA context with it.
+void require_code(int version);
 
 void set_function_limit(const void* function, int attribute, int value);
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel);

@@ -5,12 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "cuda/device/async_copy.cuh"
-#include "cuda/device/cluster.cuh"
-#include "cuda/device/mbarrier.cuh"
-#include "cuda/device/mma.cuh"
-#include "cuda/device/shared.cuh"
-#include "cuda/device/sync.cuh"
+#include "device/async_copy.cuh"
+#include "device/cluster.cuh"
+#include "device/mbarrier.cuh"
+#include "device/mma.cuh"
+#include "device/shared.cuh"
+#include "device/sync.cuh"
+#include "ops/rnn/flagged.cuh"
 
 namespace {
 
@@ -72,10 +73,10 @@ at::Tensor race() {
 }
 
 // Each block hands its rank, `steps` times, to the next of its cluster, through shared memory of both kinds.
-__global__ void ring_kernel(int* to, int steps) {
+__global__ void ring_kernel(int* to, uint32_t blocks, int steps) {
   __shared__ int fixed[2];
   int* dynamic = dynamic_shared<int>();
-  const uint32_t next = (cluster_rank() + 1) % cluster_size();
+  const uint32_t next = (cluster_rank() + 1) % blocks;
   if (threadIdx.x == 0) {
     fixed[0] = dynamic[0] = static_cast<int>(cluster_rank());
   }
@@ -83,8 +84,8 @@ __global__ void ring_kernel(int* to, int steps) {
   cluster_wait();
   for (int step = 0; step < steps; ++step) {
     if (threadIdx.x == 0) {
-      map_shared(fixed, next)[(step + 1) % 2] = fixed[step % 2];
-      map_shared(dynamic, next)[(step + 1) % 2] = dynamic[step % 2];
+      static_cast<int*>(device_on_host::map_shared(fixed, next))[(step + 1) % 2] = fixed[step % 2];
+      static_cast<int*>(device_on_host::map_shared(dynamic, next))[(step + 1) % 2] = dynamic[step % 2];
     }
     cluster_arrive();
     cluster_wait();
@@ -100,13 +101,14 @@ at::Tensor ring(int64_t blocks, int64_t cluster, int64_t steps) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  run(blocks, 64, 64, {attribute}, ring_kernel, result.mutable_data_ptr<int>(), static_cast<int>(steps));
+  run(blocks, 64, 64, {attribute}, ring_kernel, result.mutable_data_ptr<int>(),
+      static_cast<uint32_t>(cluster), static_cast<int>(steps));
   return result;
 }
 
 // Each block sends its rank to the next of its cluster and reads what has come, before or after it has waited
 // for the bytes; or does not wait at all.
-__global__ void exchange_kernel(int* to, bool waits, bool waits_first) {
+__global__ void exchange_kernel(int* to, uint32_t blocks, bool waits, bool waits_first) {
   __shared__ uint32_t came;
   __shared__ uint64_t arrived;
   if (threadIdx.x == 0) {
@@ -118,7 +120,7 @@ __global__ void exchange_kernel(int* to, bool waits, bool waits_first) {
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x == 0) {
-    store_async(peer_shared(&came, (cluster_rank() + 1) % cluster_size()), &came, cluster_rank(), &arrived);
+    store_async(peer_shared(&came, (cluster_rank() + 1) % blocks), &came, cluster_rank(), &arrived);
     if (waits && waits_first) {
       wait_for_phase(&arrived, 0);
     }
@@ -134,38 +136,39 @@ at::Tensor exchange(int64_t blocks, bool waits, bool waits_first) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  run(blocks, 32, 0, {attribute}, exchange_kernel, result.mutable_data_ptr<int>(), waits, waits_first);
+  run(blocks, 32, 0, {attribute}, exchange_kernel, result.mutable_data_ptr<int>(),
+      static_cast<uint32_t>(blocks), waits, waits_first);
   return result;
 }
 
-// A barrier of a whole cooperative grid in global memory: every block sees what all wrote.
-__global__ void grid_kernel(uint32_t* flag, float* values, float* to) {
+// Blocks of a whole cooperative grid wait for one another in global memory: every block sees what all wrote.
+__global__ void grid_kernel(uint64_t* words, float* to) {
   if (threadIdx.x == 0) {
-    values[blockIdx.x] = static_cast<float>(blockIdx.x);
-    add_release(flag, 1);
-    while (load_acquire(flag) < gridDim.x) {
-    }
+    store_flagged(words + blockIdx.x, blockIdx.x, 1);
     float sum = 0;
     for (unsigned i = 0; i < gridDim.x; ++i) {
-      sum += values[i];
+      Flagged word;
+      do {
+        word = load_flagged(words + i);
+      } while (word.flag != 1);
+      sum += static_cast<float>(word.data);
     }
     to[blockIdx.x] = sum;
   }
 }
 
 at::Tensor grid(int64_t blocks, bool cooperative) {
-  at::Tensor flag = at::zeros({1}, at::kInt);
-  at::Tensor values = at::zeros({blocks});
+  at::Tensor words = at::zeros({blocks}, at::kLong);
   at::Tensor result = at::zeros({blocks});
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = cooperative ? 1 : 0;
-  run(blocks, 32, 0, {attribute}, grid_kernel, reinterpret_cast<uint32_t*>(flag.mutable_data_ptr<int>()),
-      values.mutable_data_ptr<float>(), result.mutable_data_ptr<float>());
+  run(blocks, 32, 0, {attribute}, grid_kernel, reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>()),
+      result.mutable_data_ptr<float>());
   return result;
 }
 
-// C[16,8] = A[16,16] B[16,8] of bf16 or fp16; A through shared memory and ldmatrix.
+// C[16,8] = A[16,16] B[16,8] of bf16 or fp16; A through shared memory.
 template <typename T>
 __global__ void mma_kernel(const T* a, const T* b, float* c) {
   T* shared = dynamic_shared<T>();
@@ -175,8 +178,10 @@ __global__ void mma_kernel(const T* a, const T* b, float* c) {
   __syncwarp();
   const unsigned lane = threadIdx.x;
   uint32_t fragment_a[4], fragment_b[2];
-  // Matrices: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15.
-  load_matrices_x4(fragment_a, shared + (lane % 8 + lane / 8 % 2 * 8) * 16 + lane / 16 * 8);
+  // Rows g and g + 8 of columns 0-7, then of columns 8-15.
+  for (int i = 0; i < 4; ++i) {
+    memcpy(&fragment_a[i], shared + (lane / 4 + i % 2 * 8) * 16 + lane % 4 * 2 + i / 2 * 8, 4);
+  }
   for (int i = 0; i < 2; ++i) {
     T pair[2];
     for (int j = 0; j < 2; ++j) {

@@ -13,9 +13,10 @@ import pytest
 import torch.distributed as dist
 
 import aten_ext
+from paths import SCRIPTS
 from training import EXACT
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train_distributed.py"
+SCRIPT = SCRIPTS / "train_distributed.py"
 STEPS = 8
 ARGUMENTS = f"--steps {STEPS} --width 32 --layers 2 --vocabulary 61 --batch 2 --length 8".split()
 

@@ -1,4 +1,4 @@
-"""``bench models``: end-to-end figures, with the route that the counts prove."""
+"""``scripts/bench models``: end-to-end figures, with the route that the counts prove."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from aten_ext.__main__ import main
-from aten_ext.bench import zoo
+from developer_bench import zoo
+
+pytestmark = pytest.mark.usefixtures("developers")
 
 
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:

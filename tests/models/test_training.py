@@ -13,7 +13,7 @@ import torch
 
 import aten_ext
 import training
-from aten_ext.bench import zoo
+from developer_bench import zoo
 from training import EXACT, STEPS, Run
 
 

@@ -1,6 +1,6 @@
 """One call of each overridden operator, for tests that put it into other and other programs.
 
-A new override gets a line in CASES; every test of tests/test_programs_*.py then has it.
+A new override gets a line in CASES; every test beside this file then has it.
 """
 
 from __future__ import annotations

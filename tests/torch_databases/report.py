@@ -13,7 +13,7 @@ from torch_databases.table import entries_at, undefined_samples, why_declined, w
 HEAD = """# PyTorch's own test databases
 
 `torch.testing._internal` ships the samples that PyTorch tests itself with: `op_db` (operators), `module_db`
-(modules) and `optim_db` (optimizers). `tests/test_torch_databases.py` runs every entry that reaches an
+(modules) and `optim_db` (optimizers). `tests/torch_databases/` runs every entry that reaches an
 override, with overrides off and on, and compares values, strides, dtypes, warnings, error type and text, the
 arguments afterwards, gradients and gradients of gradients. [Testing](testing.md#pytorchs-own-test-databases)
 says how.

@@ -39,8 +39,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ops",
         nargs="*",
         metavar="OP",
-        help=f"{', '.join(registry.OPS)} (default: all but {', '.join(registry.COMPILING)}, "
-        "which compiles first)",
+        help=f"{', '.join(registry.OPS)} (default: all that need not compile first, as "
+        f"{', '.join(registry.COMPILING)} must)",
     )
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is a GPU)")
     parser.add_argument("--dtype", action="append", default=[], help="only this dtype; may be repeated")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aten_ext._cli import CommandError
-from aten_ext.bench import fused_adam
+from aten_ext.bench import fused_adam, registry
 from aten_ext.bench.case import Case
 from aten_ext.bench.ceiling import Ceilings
 from aten_ext.bench.result import CLOCKS, Result, spread
@@ -82,7 +82,9 @@ def _from_schema_1(document: Document) -> Document:
 def command(document: Document) -> str:
     """The command that a document came from, as far as it decides the numbers: without the file names."""
     settings = document["settings"]
-    words = ["python -m aten_ext bench", *settings["ops"], f"--device {settings['device']}"]
+    ops = settings["ops"]
+    program = "scripts/bench" if set(ops) & set(registry.FOR_DEVELOPERS) else "python -m aten_ext bench"
+    words = [program, *ops, f"--device {settings['device']}"]
     words += [f"--dtype {dtype}" for dtype in settings["dtype"]]
     words += [f"--filter {json.dumps(settings['filter'])}"] if settings["filter"] else []
     words += [flag for flag, key in (("--full", "full"), ("--one-set", "one_set")) if settings[key]]

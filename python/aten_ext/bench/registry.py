@@ -9,24 +9,39 @@ from typing import Protocol, cast
 from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 
-OPS = (
+OPS: dict[str, str] = {}
+"""Op -> the module with its cases, in the order in which they run."""
+COMPILING: list[str] = []
+"""Those that compile for a minute first: measured only when named, or with ``--full``."""
+FOR_DEVELOPERS = ("optimizer_peers", "linear_peers", "inductor_pass", "models")
+"""Those that ``scripts/bench`` of the repository adds."""
+
+
+def add(op: str, module: str, *, compiling: bool = False) -> None:
+    """Add a benchmark: ``module`` is imported when ``op`` is measured.
+
+    Args:
+        op: as on the command line.
+        module: the full name of a :class:`CaseModule`.
+        compiling: whether it compiles for a minute first.
+    """
+    OPS[op] = module
+    if compiling and op not in COMPILING:
+        COMPILING.append(op)
+
+
+for _op in (
     "fused_adam",
     "fused_sgd",
     "fused_adagrad",
     "foreach_add",
     "optimizer_step",
-    "optimizer_peers",
     "cat",
     "gru",
     "linear",
-    "linear_peers",
-    "inductor_pass",
-    "entry",
-    "models",
-)
-"""Modules of this package, in the order in which they run."""
-COMPILING = ("entry", "inductor_pass", "linear_peers", "optimizer_peers")
-"""Those that compile for a minute first: measured only when named, or with ``--full``."""
+):
+    add(_op, f"aten_ext.bench.{_op}")
+add("entry", "aten_ext.bench.entry", compiling=True)
 
 
 class CaseModule(Protocol):
@@ -42,14 +57,16 @@ def load(op: str) -> CaseModule:
     Raises:
         CommandError: there is no such op.
     """
+    if op not in OPS and op in FOR_DEVELOPERS:
+        raise CommandError(f"{op} is not in the package: scripts/bench {op} in a checkout of the repository")
     if op not in OPS:
         raise CommandError(f"unknown op {op!r}; choose from: {', '.join(OPS)}")
-    return cast(CaseModule, importlib.import_module(f"aten_ext.bench.{op}"))
+    return cast(CaseModule, importlib.import_module(OPS[op]))
 
 
 def chosen(ops: Sequence[str], full: bool) -> list[str]:
     """The ops to measure where ``ops`` were asked for; none: all that start at once, with ``full`` all."""
-    default = OPS if full else [op for op in OPS if op not in COMPILING]
+    default = list(OPS) if full else [op for op in OPS if op not in COMPILING]
     return list(dict.fromkeys(ops or default))
 
 

@@ -84,7 +84,7 @@ def _counts(result: Result) -> Table:
     table = _table("Calls of the overridden operators", "override", "ran", "disabled", "declined")
     table.columns[-1].justify = "left"
     for name, count in result.counts.items():
-        declined = "\n".join(f"{number} x {reason}" for reason, number in count.declined.items())
+        declined = "\n".join(f"{number} x {reason}" for reason, number in count.went_upstream.items())
         table.add_row(name, str(count.ran), str(count.disabled), Text(declined or "0"))
     return table
 

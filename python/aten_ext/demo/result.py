@@ -113,7 +113,7 @@ def missing_runs(counts: Mapping[str, Counts], key: str) -> list[str]:
         elif key not in override.enabled_keys:
             why = "it is switched off (ATEN_EXT, ATEN_EXT_DISABLE or ATEN_EXT_ONLY)"
         else:
-            declined = [f"{number} x {reason}" for reason, number in counts[name].declined.items()]
+            declined = [f"{number} x {reason}" for reason, number in counts[name].went_upstream.items()]
             why = f"declined: {'; '.join(declined)}" if declined else "it was never called"
         lines.append(f"{name} was expected to run and did not: {why}")
     return lines
@@ -136,7 +136,7 @@ def to_json(result: Result, origin: Mapping[str, object]) -> bytes:
         "gru_calls": [{**dataclasses.asdict(call), "ratio": call.ratio} for call in result.gru_calls],
         "identical_decodes": result.identical_decodes,
         "counts": {
-            name: {"ran": count.ran, "disabled": count.disabled, "declined": dict(count.declined)}
+            name: {"ran": count.ran, "disabled": count.disabled, "declined": count.went_upstream}
             for name, count in result.counts.items()
         },
         "warnings": result.warnings,

@@ -27,6 +27,7 @@ VARIABLES = {
     "ATEN_EXT_SHADOW": "the share of calls that also run upstream and are compared",
     "ATEN_EXT_TRACE_FILE": "a file to which these two append, instead of stderr",
     "ATEN_EXT_BUILD_CUDA": "read when aten_ext is built",
+    "ATEN_EXT_BUILD_FAMILIES": "read when aten_ext is built",
     "ATEN_EXT_TORCH": "the torch that scripts install",
     "ATEN_EXT_TEST_SLOW": "tests that take long run, too",
     "ATEN_EXT_BENCH_STEPS": "set by the benchmark of the entry for its own processes",

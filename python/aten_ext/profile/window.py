@@ -124,7 +124,7 @@ def _counts() -> dict[str, dict[str, Any]]:
     import aten_ext
 
     return {
-        name: {"ran": count.ran, "disabled": count.disabled, "declined": dict(count.declined)}
+        name: {"ran": count.ran, "disabled": count.disabled, "declined": count.went_upstream}
         for name, count in aten_ext.counts().items()
-        if count.ran or count.disabled or count.declined
+        if count.ran or count.disabled or count.went_upstream
     }

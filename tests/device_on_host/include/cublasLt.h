@@ -1,4 +1,4 @@
-// Stands in for cuBLASLt, of which it has what cuda/linear_lt.cpp calls: a heuristic that counts how often it
+// Stands in for cuBLASLt, of which it has what ops/linear/lt.cpp calls: a heuristic that counts how often it
 // is asked, and a product on the CPU that takes an algorithm only for the problem that it was chosen for.
 #pragma once
 

@@ -14,7 +14,7 @@
 namespace device_on_host::api {
 
 inline cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = device_on_host::device().number;
   return cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int /*device*/) {
@@ -49,7 +49,16 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
       *value = device.shared_bytes_per_block;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = device.shared_bytes_per_block + 1024;
+      *value = device.shared_bytes_per_multiprocessor;
+      return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+      *value = 50 << 20;
+      return cudaSuccess;
+    case cudaDevAttrMemoryClockRate:
+      *value = 3201000;
+      return cudaSuccess;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = 6144;
       return cudaSuccess;
     case cudaDevAttrCooperativeLaunch:
     case cudaDevAttrClusterLaunch:
@@ -93,8 +102,10 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
 template <typename... Parameters>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Parameters...)) {
   *attributes = {};
-  attributes->ptxVersion = attributes->binaryVersion =
-      10 * device_on_host::device().compute_major + device_on_host::device().compute_minor;
+  if (device_on_host::device().code == 0) {
+    return cudaErrorNoKernelImageForDevice;
+  }
+  attributes->ptxVersion = attributes->binaryVersion = device_on_host::device().code;
   attributes->maxThreadsPerBlock = 1024;
   return cudaSuccess;
 }
@@ -106,8 +117,17 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(
 }
 template <typename... Parameters>
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void (*)(Parameters...),
-                                           const cudaLaunchConfig_t* /*config*/) {
-  *clusters = device_on_host::device().clusters;
+                                           const cudaLaunchConfig_t* config) {
+  unsigned blocks = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      blocks = config->attrs[i].val.clusterDim.x;
+    }
+  }
+  *clusters = 0;
+  for (int i = 0; i < 5; ++i) {
+    *clusters = blocks == 1u << i ? device_on_host::device().clusters[i] : *clusters;
+  }
   return cudaSuccess;
 }
 

@@ -7,6 +7,6 @@
 #define C10_CUDA_CHECK(expression)                                                \
   do {                                                                            \
     const cudaError_t error_ = (expression);                                      \
-    TORCH_CHECK(error_ == cudaSuccess, "CUDA error: ", static_cast<int>(error_)); \
+    TORCH_CHECK(error_ == cudaSuccess, "CUDA error: ", cudaGetErrorString(error_)); \
   } while (false)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())

@@ -1,0 +1,68 @@
+// The decision about one call, made once: by its entry, or by watched() in the entry's place.
+//
+// S is what the generator knows of an override at a dispatch key (scripts/codegen.py, _site): Args, Result,
+// row(), choose(), run(), upstream(), and kPaired, whether it is the backward of another override.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <type_traits>
+
+#include "core/choice.h"
+#include "core/registry.h"
+#include "watch/watch.h"
+
+namespace aten_ext {
+
+// Whether the call is the backward of a forward that ran here: only we can read what that one kept.
+template <class S>
+bool saved_by_ours([[maybe_unused]] const typename S::Args& arguments) {
+  if constexpr (S::kPaired) {
+    return S::saved_by_ours(arguments);
+  } else {
+    return false;
+  }
+}
+
+template <class S>
+using ChoiceOf = decltype(S::choose(std::declval<const typename S::Args&>()));
+
+template <class S>
+struct Decision {
+  Route route;         // kFused, kDeclined or kDisabled
+  ChoiceOf<S> choice;  // a plan for kFused, a reason for kDeclined
+};
+
+// Disabled or not, a backward goes to the implementation whose forward it follows.
+template <class S>
+Decision<S> decide(const typename S::Args& arguments) {
+  const bool enabled = S::row().enabled.load(std::memory_order_relaxed);
+  if constexpr (S::kPaired) {
+    if (!S::saved_by_ours(arguments)) {
+      return enabled ? Decision<S>{Route::kDeclined, ChoiceOf<S>("forward that ran upstream")}
+                     : Decision<S>{Route::kDisabled, ChoiceOf<S>("")};
+    }
+    Decision<S> decision{Route::kFused, S::choose(arguments)};
+    TORCH_CHECK(decision.choice.reason() == nullptr, "[", S::row().name,
+                "] expected the arguments of the forward that aten_ext ran, got: ", decision.choice.reason());
+    return decision;
+  } else {
+    if (!enabled) {
+      return {Route::kDisabled, ChoiceOf<S>("")};
+    }
+    ChoiceOf<S> choice = S::choose(arguments);
+    return {choice.reason() == nullptr ? Route::kFused : Route::kDeclined, choice};
+  }
+}
+
+// The driver refused the launch, and nothing was written.
+template <class S>
+typename S::Result late(const typename S::Args& arguments) {
+  S::row().counts.add_late();
+  TORCH_CHECK(!saved_by_ours<S>(arguments), "[", S::row().name,
+              "] expected the GPU to take the launch, as it took that of the forward, got a refusal");
+  return S::upstream(arguments);
+}
+
+}  // namespace aten_ext

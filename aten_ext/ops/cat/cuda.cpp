@@ -1,0 +1,278 @@
+// cat and cat.out on CUDA: when, and which input goes to which kernel.
+//
+// The rules are compiled in a CPU build too: aten_ext.explain asks them about a GPU elsewhere.
+#include <ATen/core/Tensor.h>
+
+#include "core/gpu.h"
+#include "ops/cat/inputs.h"
+#include "ops/cat/overrides.h"
+
+namespace aten_ext {
+namespace {
+
+using cuda::CatPlan;
+
+// As many dimensions as the kernels' arguments hold (kCatMaxDims): more may merge into fewer, but whether
+// they do is not the rule's to find out.
+constexpr int64_t kMaxDims = 8;
+
+C10_ALWAYS_INLINE const char* decline_on_cuda(const at::ITensorListRef& tensors, int64_t dim,
+                                              CatInputs& found) {
+  if (tensors.empty()) {
+    return "no tensors";
+  }
+  found = with_tensors(tensors, [dim](const auto& inputs) { return inspect_cat(inputs, dim); });
+  if (found.reason != nullptr) {
+    return found.reason;
+  }
+  if (!is_copied(found.dtype)) {
+    return "dtype that is not copied";
+  }
+  if (found.valid == nullptr || found.numel() == 0) {
+    return "result without elements";
+  }
+  return !found.contiguous && found.valid->dim() > kMaxDims ? "more than 8 dimensions, not contiguous"
+                                                            : nullptr;
+}
+
+CatPlan plan_of(const CatInputs& found, bool all_runs) {
+  const Gpu& gpu = gpu_of(found.valid->device());
+  return {found, all_runs, {gpu.argument_bytes, gpu.multiprocessors, gpu.l2_bytes, gpu.may_overlap()}};
+}
+
+}  // namespace
+
+Choice<cuda::CatPlan> cuda::choose(const args::cat& a) {
+  CatInputs found;
+  const char* const reason = decline_on_cuda(a.tensors, a.dim, found);
+  return reason != nullptr ? Choice<CatPlan>(reason) : plan_of(found, found.contiguous);
+}
+
+Choice<cuda::CatPlan> cuda::choose(const args::cat_out& a) {
+  CatInputs found;
+  const char* reason = decline_on_cuda(a.tensors, a.dim, found);
+  reason = reason != nullptr ? reason : decline_cat_out(found, a.tensors, a.out);
+  if (reason != nullptr) {
+    return reason;
+  }
+  const bool in_format = a.out.is_contiguous(found.format);
+  if (a.out.dim() > kMaxDims && !in_format) {
+    return "more than 8 dimensions, not contiguous";
+  }
+  return plan_of(found, found.contiguous && in_format);
+}
+
+std::string cuda::CatPlan::describe() const {
+  const auto counted = [](int64_t n, const char* what) {
+    return std::to_string(n) + " " + what + (n != 1 ? "s" : "");
+  };
+  std::string text = counted(inputs.count, "input");
+  if (all_runs) {
+    const int64_t row = inputs.size_at_dim * inputs.stride_at_dim();
+    const int64_t bytes = row * static_cast<int64_t>(c10::elementSize(inputs.dtype));
+    text += " as runs, " + counted(inputs.numel() / row, "row") + " of " + std::to_string(bytes) + " bytes";
+  } else {
+    text += ", each by its strides";
+  }
+  return inputs.one_dtype ? text : text + ", converted to " + c10::toString(inputs.dtype);
+}
+
+}  // namespace aten_ext
+
+#ifdef ATEN_EXT_WITH_CUDA
+
+#include <ATen/cuda/EmptyTensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <vector>
+
+#include "core/launch.h"
+#include "core/to_dtype.h"
+#include "ops/cat/geometry.h"
+#include "ops/cat/kernels.h"
+
+namespace aten_ext {
+namespace {
+
+using cuda::CatRun;
+using cuda::CatRunsParams;
+using cuda::CatStrided;
+using cuda::CatStridedParams;
+using cuda::LaunchSequence;
+
+static_assert(kMaxDims == cuda::kCatMaxDims);
+
+// The inputs with elements, and what each was found to be: for now a run, as if contiguous, in steps of
+// `dim`.
+struct Gathered {
+  std::vector<const c10::TensorImpl*> inputs;
+  std::vector<CatRun> runs;
+};
+
+Gathered gather(const at::ITensorListRef& tensors, const CatInputs& found) {
+  Gathered g;
+  g.inputs.reserve(static_cast<size_t>(found.count));
+  g.runs.reserve(static_cast<size_t>(found.count));
+  int64_t begin = 0;
+  with_tensors(tensors, [&](const auto& list) {
+    for (const at::Tensor& tensor : list) {
+      const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
+      const int64_t size = is_skipped(t) ? 0 : t.sizes()[found.dim];
+      if (size != 0) {
+        g.inputs.push_back(&t);
+        g.runs.push_back({t.data(), begin, size, 0, to_dtype(t.dtype().toScalarType())});
+        begin += size;
+      }
+    }
+  });
+  return g;
+}
+
+// What a run writes, and how.
+struct Target {
+  const CatPlan& plan;
+  void* out;
+  LaunchSequence sequence;
+};
+
+cudaError_t launch_runs(Target& target, const std::vector<CatRun>& runs, int64_t rows, int64_t row_size,
+                        bool converts) {
+  const CatInputs& found = target.plan.inputs;
+  const CatRunsParams p{runs.data(),
+                        static_cast<int64_t>(runs.size()),
+                        target.out,
+                        rows,
+                        row_size,
+                        static_cast<int>(c10::elementSize(found.dtype)),
+                        to_dtype(found.dtype),
+                        target.plan.gpu};
+  return converts ? cuda::launch_cat_convert(p, target.sequence) : cuda::launch_cat_runs(p, target.sequence);
+}
+
+// Inputs that are no runs.
+cudaError_t launch_strided(Target& target, CatGeometry& geometry, std::vector<CatStridedInput>& strided,
+                           const Gathered& g) {
+  std::vector<CatStridedInput*> all;
+  for (CatStridedInput& input : strided) {
+    all.push_back(&input);
+  }
+  const int64_t step = geometry.step;
+  merge_dimensions(geometry, all);
+
+  const CatInputs& found = target.plan.inputs;
+  CatStridedParams p{};
+  p.out = target.out;
+  p.dims = static_cast<int>(geometry.sizes.size());
+  p.dim = static_cast<int>(geometry.dim);
+  std::copy(geometry.sizes.begin(), geometry.sizes.end(), p.sizes);
+  std::copy(geometry.out_strides.begin(), geometry.out_strides.end(), p.out_strides);
+  p.element_size = static_cast<int>(c10::elementSize(found.dtype));
+  p.dtype = to_dtype(found.dtype);
+  p.gpu = target.plan.gpu;
+  // One kernel for each way of going through memory: mostly there is one.
+  std::vector<CatStrided> inputs;
+  for (int tile_dim = -1; tile_dim < p.dims - 1; ++tile_dim) {
+    inputs.clear();
+    p.converts = false;
+    for (const CatStridedInput& input : strided) {
+      if (tile_dim_of(geometry, input) == tile_dim) {
+        const CatRun& run = g.runs[input.position];
+        CatStrided& one = inputs.emplace_back();
+        one = {run.data, run.begin * step, input.size_at_dim, {}, run.dtype};
+        std::copy(input.strides.begin(), input.strides.end(), one.strides);
+        p.converts = p.converts || run.dtype != p.dtype;
+      }
+    }
+    if (!inputs.empty()) {
+      p.inputs = inputs.data();
+      p.count = static_cast<int64_t>(inputs.size());
+      p.tile_dim = tile_dim;
+      const cudaError_t error = tile_dim < 0 ? cuda::launch_cat_gather(p, target.sequence)
+                                             : cuda::launch_cat_transpose(p, target.sequence);
+      if (error != cudaSuccess) {
+        return error;
+      }
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t fill_runs(Target& target, Gathered& g) {
+  const CatInputs& found = target.plan.inputs;
+  const int64_t step = found.stride_at_dim();
+  for (CatRun& run : g.runs) {
+    run.begin *= step;
+    run.size *= step;
+    run.row_stride = run.size;
+  }
+  const int64_t row_size = found.size_at_dim * step;
+  return launch_runs(target, g.runs, found.numel() / row_size, row_size, !found.one_dtype);
+}
+
+cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor& out) {
+  const CatInputs& found = target.plan.inputs;
+  CatGeometry geometry(out.sizes(), out.strides(), found.dim);
+  std::vector<CatRun> runs;
+  std::vector<CatStridedInput> strided;
+  bool converts = false;
+  for (size_t i = 0; i < g.inputs.size(); ++i) {
+    const CatRun& input = g.runs[i];
+    CatRun& run = runs.emplace_back(
+        CatRun{nullptr, input.begin * geometry.step, input.size * geometry.step, 0, input.dtype});
+    auto strides = geometry.strides_of(g.inputs[i]->strides());
+    if (geometry.is_run(strides, input.size, run.row_stride)) {
+      run.data = input.data;
+      converts = converts || g.inputs[i]->dtype() != found.dtype;
+    } else {
+      strided.push_back({std::move(strides), input.size, i});
+    }
+  }
+  if (strided.size() < runs.size()) {
+    const cudaError_t error =
+        launch_runs(target, runs, geometry.rows, found.size_at_dim * geometry.step, converts);
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return strided.empty() ? cudaSuccess : launch_strided(target, geometry, strided, g);
+}
+
+// Fills `out`, which is dense. False: the driver refused a launch, and upstream has to fill it: all of it, so
+// what earlier launches wrote does not matter.
+bool fill(const at::ITensorListRef& tensors, const CatPlan& plan, const at::Tensor& out) {
+  Gathered g = gather(tensors, plan.inputs);
+  Target target{plan, out.mutable_data_ptr(),
+                LaunchSequence(c10::cuda::getCurrentCUDAStream(), plan.gpu.may_overlap)};
+  const cudaError_t error = plan.all_runs ? fill_runs(target, g) : fill_by_strides(target, g, out);
+  if (cuda::is_refusal(error)) {
+    return false;
+  }
+  C10_CUDA_CHECK(error);
+  return true;
+}
+
+}  // namespace
+
+Ran<at::Tensor> cuda::run(const args::cat& a, const CatPlan& plan) {
+  const CatInputs& found = plan.inputs;
+  const c10::cuda::CUDAGuard guard(found.valid->device());
+  at::Tensor out = at::detail::empty_cuda(found.sizes(), found.dtype, found.valid->device(), found.format);
+  if (!fill(a.tensors, plan, out)) {
+    return kRefused;
+  }
+  return out;
+}
+
+Ran<at::Tensor&> cuda::run(const args::cat_out& a, const CatPlan& plan) {
+  const c10::cuda::CUDAGuard guard(a.out.device());
+  if (!fill(a.tensors, plan, a.out)) {
+    return kRefused;
+  }
+  return a.out;
+}
+
+}  // namespace aten_ext
+
+#endif  // ATEN_EXT_WITH_CUDA

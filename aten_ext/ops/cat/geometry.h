@@ -1,0 +1,149 @@
+// The geometry of cat where some input is not contiguous: dimensions in the order of the result's memory,
+// what of an input is a run, and what else merges.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace aten_ext {
+
+// The dimensions of a dense result from the outermost in its memory to the innermost; those of size 1 are
+// left out, unless it is the one that inputs are joined in.
+struct CatGeometry {
+  c10::SmallVector<int, 8> from;  // which dimension of the tensors each is
+  c10::SmallVector<int64_t, 8> sizes;
+  c10::SmallVector<int64_t, 8> out_strides;
+  size_t dim = 0;    // the one that inputs are joined in; its size is the result's
+  int64_t rows = 1;  // product of the sizes before it
+  int64_t step = 1;  // product of the sizes after it
+
+  CatGeometry(c10::IntArrayRef result_sizes, c10::IntArrayRef result_strides, int64_t cat_dim) {
+    for (size_t d = 0; d < result_sizes.size(); ++d) {
+      if (result_sizes[d] != 1 || static_cast<int64_t>(d) == cat_dim) {
+        from.push_back(static_cast<int>(d));
+      }
+    }
+    std::stable_sort(from.begin(), from.end(),
+                     [&](int a, int b) { return result_strides[a] > result_strides[b]; });
+    for (size_t d = 0; d < from.size(); ++d) {
+      sizes.push_back(result_sizes[from[d]]);
+      out_strides.push_back(result_strides[from[d]]);
+      dim = from[d] == cat_dim ? d : dim;
+    }
+    for (size_t d = 0; d < from.size(); ++d) {
+      (d < dim ? rows : step) *= d == dim ? 1 : sizes[d];
+    }
+    // A dimension of size 1 has any stride; in the result it is where it was put.
+    out_strides[dim] = step;
+  }
+
+  // Strides of an input in this order.
+  c10::SmallVector<int64_t, 8> strides_of(c10::IntArrayRef strides) const {
+    c10::SmallVector<int64_t, 8> result;
+    for (const int d : from) {
+      result.push_back(strides[d]);
+    }
+    return result;
+  }
+
+  // Whether each row of the result takes one contiguous run of an input with these strides and `size_at_dim`;
+  // then how far apart they are in the input.
+  bool is_run(c10::IntArrayRef strides, int64_t size_at_dim, int64_t& row_stride) const {
+    int64_t expected = 1;
+    for (size_t d = from.size(); d-- > dim;) {
+      const int64_t size = d == dim ? size_at_dim : sizes[d];
+      if (size != 1 && strides[d] != expected) {
+        return false;
+      }
+      expected *= size;
+    }
+    row_stride = expected;
+    bool first = true;
+    for (size_t d = dim; d-- > 0;) {
+      if (!first && strides[d] != expected) {
+        return false;
+      }
+      if (first) {
+        row_stride = strides[d];
+        first = false;
+      }
+      expected = strides[d] * sizes[d];
+    }
+    return true;
+  }
+};
+
+// An input that is no run.
+struct CatStridedInput {
+  c10::SmallVector<int64_t, 8> strides;  // in the order of the geometry; after merging, of what is left
+  int64_t size_at_dim;
+  size_t position;  // in the caller's list
+};
+
+// Joins neighbouring dimensions that are one in the result and in every input. The dimension of cat joins
+// with those after it alone: before it, the other inputs lie between. Sizes of the inputs in it grow with it.
+inline void merge_dimensions(CatGeometry& geometry, c10::ArrayRef<CatStridedInput*> inputs) {
+  // From the innermost outwards; `inner` is the last that was kept.
+  size_t kept = geometry.from.size() - 1;
+  size_t inner = kept;
+  for (size_t d = kept; d-- > 0;) {
+    const int64_t size = geometry.sizes[inner];
+    bool joins = inner != geometry.dim && geometry.out_strides[d] == geometry.out_strides[inner] * size;
+    for (size_t i = 0; joins && i < inputs.size(); ++i) {
+      const bool any_stride = d == geometry.dim && inputs[i]->size_at_dim == 1;
+      joins = any_stride || inputs[i]->strides[d] == inputs[i]->strides[inner] * size;
+    }
+    if (!joins) {
+      --inner;
+      geometry.sizes[inner] = geometry.sizes[d];
+      geometry.out_strides[inner] = geometry.out_strides[d];
+      for (CatStridedInput* input : inputs) {
+        input->strides[inner] = input->strides[d];
+      }
+      geometry.dim = d == geometry.dim ? inner : geometry.dim;
+      continue;
+    }
+    geometry.sizes[inner] = size * geometry.sizes[d];
+    if (d == geometry.dim) {
+      geometry.dim = inner;
+      for (CatStridedInput* input : inputs) {
+        input->size_at_dim *= size;
+      }
+    }
+  }
+  // What is left stands at the end.
+  geometry.from.erase(geometry.from.begin(), geometry.from.begin() + inner);
+  geometry.sizes.erase(geometry.sizes.begin(), geometry.sizes.begin() + inner);
+  geometry.out_strides.erase(geometry.out_strides.begin(), geometry.out_strides.begin() + inner);
+  geometry.dim -= inner;
+  for (CatStridedInput* input : inputs) {
+    input->strides.erase(input->strides.begin(), input->strides.begin() + inner);
+  }
+}
+
+// A tile of a transpose is 64 or 32 elements long and wide: where there are fewer than this in either
+// direction, most of its threads would be idle.
+constexpr int64_t kMinTile = 8;
+
+// A dimension, in a merged geometry, along which the memory of an input runs and which is long enough for
+// tiles; -1: none.
+inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input) {
+  const int last = static_cast<int>(geometry.sizes.size()) - 1;
+  const auto size = [&](int d) {
+    return static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+  };
+  if (input.strides[last] == 1 || size(last) < kMinTile) {
+    return -1;
+  }
+  for (int d = 0; d < last; ++d) {
+    if (input.strides[d] == 1 && size(d) >= kMinTile) {
+      return d;
+    }
+  }
+  return -1;
+}
+
+}  // namespace aten_ext

@@ -1,0 +1,80 @@
+// Bridge between the ATen side of cat on CUDA (cuda.cpp) and its kernels (the .cu files here). No ATen here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/launch_sequence.h"
+#include "ops/cat/gpu.h"
+
+namespace aten_ext::cuda {
+
+// Up to here positions are 32 bits. (Another value lets a test see the other side.)
+#ifndef ATEN_EXT_CAT_INDEX_LIMIT
+#define ATEN_EXT_CAT_INDEX_LIMIT 0xffffffff
+#endif
+constexpr int64_t kCatIndexLimit = ATEN_EXT_CAT_INDEX_LIMIT;
+
+// An input of which each row of the result takes one contiguous run. Everything in elements.
+struct CatRun {
+  const void* data;    // [rows, size]; nullptr: bytes of the result that another launch fills
+  int64_t begin;       // in a row of the result: the end of the run before
+  int64_t size;        // > 0
+  int64_t row_stride;  // between two rows
+  Dtype dtype;
+};
+
+struct CatRunsParams {
+  const CatRun* runs;  // [count], on the host
+  int64_t count;
+  void* out;         // [rows, row_size]
+  int64_t rows;      // > 0
+  int64_t row_size;  // the sum of the runs' sizes
+  int element_size;  // of the result, in bytes
+  Dtype dtype;       // of the result
+  CatGpu gpu;
+};
+
+// Any other input.
+constexpr int kCatMaxDims = 8;
+
+struct CatStrided {
+  const void* data;
+  int64_t out_offset;            // of its first element in the result
+  int64_t size_at_dim;           // > 0
+  int64_t strides[kCatMaxDims];  // [dims]
+  Dtype dtype;
+};
+
+struct CatStridedParams {
+  const CatStrided* inputs;  // [count], on the host
+  int64_t count;
+  void* out;
+  int dims;                          // from the outermost in the memory of the result to the innermost
+  int dim;                           // the one that inputs differ in
+  int tile_dim;                      // of a transpose: one with stride 1 in all inputs, not the last
+  int64_t sizes[kCatMaxDims];        // [dims]; that of `dim` is the inputs' own
+  int64_t out_strides[kCatMaxDims];  // [dims]; the last is 1
+  int element_size;                  // of the result, in bytes
+  Dtype dtype;                       // of the result
+  bool converts;                     // some input is of another
+  CatGpu gpu;
+};
+
+// Each queues its launches: as few as the size of kernel arguments allows, no synchronisation, no allocation.
+// They return the first error of a launch.
+
+// Inputs of the result's dtype, as bytes.
+cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence);
+// The same word by word, where that is faster; otherwise cudaErrorNotSupported, and nothing was launched.
+cudaError_t launch_cat_words(const CatRunsParams& params, LaunchSequence& sequence);
+// Inputs of the dtypes that Dtype names, converted.
+cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence);
+// Inputs that share a dimension `tile_dim`.
+cudaError_t launch_cat_transpose(const CatStridedParams& params, LaunchSequence& sequence);
+// Inputs of any strides.
+cudaError_t launch_cat_gather(const CatStridedParams& params, LaunchSequence& sequence);
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,409 @@
+// cat of runs, word by word: the kernels for most calls.
+//
+//   out[r, begin_i + k] = in_i[r, k]        0 <= r < rows, 0 <= k < run_i, begin_i = run_0 + ... + run_(i-1)
+//
+// Shapes, in words: in_i is [rows, run_i], rows `row_stride_i` apart; the result is [rows, words]. A word is
+// the largest power of two, from 1 to 16 bytes, that all addresses, runs and strides are multiples of. So no
+// word is in two runs, and every word is aligned. What is left to runs.cu: positions beyond 32 bits, many
+// inputs with rows apart, results that other kernels fill too, and long runs of single bytes, or pairs, out
+// of step.
+//
+// Bytes: 2 * rows * words * word; memory is the limit, 4.24 TB/s on an H200. Small calls are limited by
+// latency: with one row of 16-byte words a thread executes 20 instructions and the arguments of two inputs
+// take 72 bytes. Otherwise a thread makes a column: the same place of 2 to 8 rows, whose run it finds once.
+// Alternatives and timings: docs/kernels/cat.md.
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <type_traits>
+
+#include "core/launch_sequence.h"
+#include "core/math.h"
+#include "device/sync.cuh"
+#include "ops/cat/kernels.h"
+#include "ops/cat/words.cuh"
+
+namespace aten_ext::cuda {
+namespace {
+
+// ---- policy ------------------------------------------------------------------------------------------
+
+constexpr int kMaxThreads = 256;
+constexpr int kMinThreads = 128;
+// With fewer large blocks than this a multiprocessor, blocks are small, so that there are more of them.
+constexpr int64_t kBlocksPerSM = 2;
+// Average runs, in bytes.
+constexpr int64_t kShortRun = 64;         // up to here more rows a thread, where rows are at least
+constexpr int64_t kLongRow = 2048;        // this long: or each line of an input is read in pieces
+constexpr int64_t kLongWords = 640;       // from here runs of 4-byte words are made in a line
+constexpr int64_t kLongHalfWords = 8192;  // from here runs of 2-byte words are left to runs.cu,
+constexpr int64_t kLongBytes = 2048;      // and from here those of bytes,
+constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row
+
+// ---- kernels -----------------------------------------------------------------------------------------
+
+// Launches for one list overlap (core/launch_sequence.h).
+template <typename Args, typename F>
+__device__ __forceinline__ void overlapping(const Args&, const F& f) {
+  if constexpr (Args::kOneLaunch) {
+    f();
+  } else {
+    launch_dependents();
+    f();
+    wait_for_previous_launches();
+  }
+}
+
+// Rows that follow each other are one line of packs.
+template <int word, int count, bool one_row, bool streamed, typename Args>
+__device__ __forceinline__ void make_line(const Args& args) {
+  using Word = WordOf<word>;
+  const auto locate = [&args](uint32_t index) {
+    return one_row ? Quotient<uint32_t>{0, index} : args.line(index);
+  };
+  const uint32_t words = one_row ? args.words : args.rows * args.words;
+  uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) * count;
+  if constexpr (count == 1) {
+    // Those beyond the end make the last word again: no read of the arguments waits for this one.
+    index = min(index, words - 1);
+  } else if (index >= words) {
+    return;
+  }
+  const auto [row, at] = locate(index);
+  const int run = find_run(args, at);
+  const char* const from = source<word>(args, run, row, at);
+  PackOf<word, count> x;
+  if (count == 1 || at + count <= args.begin[run + 1]) {
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      x.words[j] = load_word<Word, streamed>(from + word * j);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      if (index + j < words) {
+        const auto [its_row, its_at] = locate(index + j);
+        x.words[j] = load_word<Word, streamed>(source<word>(args, find_run(args, its_at), its_row, its_at));
+      }
+    }
+  }
+  char* const to = args.out + word * static_cast<uint64_t>(index);
+  if (count == 1 || words - index >= count) {
+    *reinterpret_cast<WordOf<word * count>*>(to) = x.pack;
+  } else {
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      if (index + j < words) {
+        reinterpret_cast<Word*>(to)[j] = x.words[j];
+      }
+    }
+  }
+}
+
+// Grid: a thread for each pack of the result.
+template <int word, int count, bool one_row, bool streamed, typename Args>
+__global__ __launch_bounds__(kMaxThreads, 8) void cat_line_kernel(const __grid_constant__ Args args) {
+  overlapping(args, [&] { make_line<word, count, one_row, streamed>(args); });
+}
+
+// Whether the aligned packs that load_window reads for two packs of a column, its first and its last, are in
+// their input.
+template <int word, int count, typename Args>
+__device__ __forceinline__ bool windows_fit(const Args& args, int run, const char* first, const char* last) {
+  constexpr int kBytes = word * count;
+  const uint32_t size = args.begin[run + 1] - args.begin[run];
+  const char* const begin = source<word>(args, run, 0, args.begin[run]);
+  const char* const end =
+      begin + word * (static_cast<uint64_t>(args.rows - 1) * row_stride(args, run) + size);
+  return first - phase_of<kBytes>(first) >= begin && last - phase_of<kBytes>(last) + 2 * kBytes <= end;
+}
+
+// A column of packs, in `rows` rows. `window`: one that is in one run is not loaded by words but by the two
+// aligned packs that it lies in. There are no branches for what is beyond the last row: the last row is made
+// again, by the same thread or another, with the same bytes.
+template <int word, int count, int rows, bool window, bool streamed, typename Args>
+__device__ __forceinline__ void make_column(const Args& args) {
+  using Word = WordOf<word>;
+  using Pack = WordOf<word * count>;
+  const auto [group, nth] = args.line(blockIdx.x * blockDim.x + threadIdx.x);
+  const uint32_t row = min(group * rows, args.rows - 1);
+  const uint32_t at = nth * count;
+  const uint32_t last = args.rows - 1 - row;
+  // Row i of the column, where rows are `stride` words apart.
+  const auto below = [last](const char* first, uint32_t stride, uint32_t i) {
+    return first + word * static_cast<uint64_t>(min(i, last) * stride);
+  };
+  PackOf<word, count> x[rows];
+  const int run = find_run(args, at);
+  const uint32_t stride = row_stride(args, run);
+  const char* const from = source<word>(args, run, row, at);
+  bool in_one = count == 1 || at + count <= args.begin[run + 1];
+  if constexpr (window) {
+    in_one = in_one && windows_fit<word, count>(args, run, from, below(from, stride, rows - 1));
+  }
+  if (!in_one) {
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      const int its_run = find_run(args, at + j);
+      const uint32_t its_stride = row_stride(args, its_run);
+      const char* const its_from = source<word>(args, its_run, row, at + j);
+#pragma unroll
+      for (int i = 0; i < rows; ++i) {
+        x[i].words[j] = load_word<Word, streamed>(below(its_from, its_stride, i));
+      }
+    }
+  } else if constexpr (window) {
+    Pack low[rows];
+    Pack high[rows];
+    uint32_t phase[rows];
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      const char* const address = below(from, stride, i);
+      phase[i] = phase_of<sizeof(Pack)>(address);
+      low[i] = load_word<Pack, streamed>(address - phase[i]);
+      high[i] = load_word<Pack, streamed>(address - phase[i] + sizeof(Pack));
+    }
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      x[i].pack = shift_bytes(low[i], high[i], phase[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        x[i].words[j] = load_word<Word, streamed>(below(from, stride, i) + word * j);
+      }
+    }
+  }
+  char* const to = args.out + word * static_cast<uint64_t>(row * args.out_row_stride + at);
+#pragma unroll
+  for (int i = 0; i < rows; ++i) {
+    *reinterpret_cast<Pack*>(const_cast<char*>(below(to, args.out_row_stride, i))) = x[i].pack;
+  }
+}
+
+// Grid: a thread for each pack of every `rows` rows.
+template <int word, int count, int rows, bool window, bool streamed, typename Args>
+__global__ __launch_bounds__(kMaxThreads, rows* word >= 64 || rows == 8
+                                              ? 6
+                                              : 8) void cat_column_kernel(const __grid_constant__ Args args) {
+  overlapping(args, [&] { make_column<word, count, rows, window, streamed>(args); });
+}
+
+// ---- launch ------------------------------------------------------------------------------------------
+
+// Ways to make a result: how many packs they take, and by which kernel.
+template <int word_, int count_, bool one_row = true>
+struct Line {
+  static constexpr int word = word_;
+  static constexpr int count = count_;
+  static constexpr bool kWholeRows = true;
+  template <typename Args>
+  static int64_t threads(const Args& args) {
+    return ceil_div(static_cast<int64_t>(args.rows) * args.words, int64_t{count});
+  }
+  template <bool streamed, typename Args>
+  static constexpr auto kernel = cat_line_kernel<word, count, one_row, streamed, Args>;
+};
+
+template <int word_, int count_, int rows, bool window = false>
+struct Columns {
+  static constexpr int word = word_;
+  static constexpr int count = count_;
+  static constexpr bool kWholeRows = false;
+  template <typename Args>
+  static int64_t threads(const Args& args) {
+    return ceil_div(static_cast<int64_t>(args.rows), int64_t{rows}) * (args.words / count);
+  }
+  template <bool streamed, typename Args>
+  static constexpr auto kernel = cat_column_kernel<word, count, rows, window, streamed, Args>;
+};
+
+using TwoRuns = FewRuns<2>;
+using EightRuns = FewRuns<8>;
+using SmallList = ManyRuns<kSmallArgumentBytes>;
+using LargeList = ManyRuns<kLargeArgumentBytes>;
+
+// Runs of a launch.
+int capacity(const CatRunsParams& p) {
+  if (p.count <= EightRuns::kCapacity) {
+    return p.count <= TwoRuns::kCapacity ? TwoRuns::kCapacity : EightRuns::kCapacity;
+  }
+  return p.count > SmallList::kCapacity && p.gpu.argument_bytes >= kLargeArgumentBytes ? LargeList::kCapacity
+                                                                                       : SmallList::kCapacity;
+}
+
+template <int most>
+void describe(FewRuns<most>& args, const CatRun* runs, int64_t element_size, int word) {
+  std::fill(args.begin + args.count + 1, std::end(args.begin), std::numeric_limits<uint32_t>::max());
+  for (int i = 0; i < args.count; ++i) {
+    args.row_stride[i] = static_cast<uint32_t>(runs[i].row_stride * element_size / word);
+    args.data[i] = static_cast<const char*>(runs[i].data) - int64_t{args.begin[i]} * word;
+  }
+}
+
+template <int bytes>
+void describe(ManyRuns<bytes>& args, const CatRun* runs, int64_t /*element_size*/, int /*word*/) {
+  using Args = ManyRuns<bytes>;
+  args.equal_runs = true;
+  for (int i = 0; i < args.count; ++i) {
+    args.data[i] = static_cast<const char*>(runs[i].data);
+    args.equal_runs = args.equal_runs && runs[i].size == runs[0].size;
+  }
+  args.run = Divider<uint32_t>(args.begin[1]);
+  args.hint_shift = 0;
+  while ((args.words - 1) >> args.hint_shift >= static_cast<uint32_t>(Args::kHints)) {
+    ++args.hint_shift;
+  }
+  int run = 0;
+  for (int i = 0; i <= Args::kHints; ++i) {
+    const uint64_t at = static_cast<uint64_t>(i) << args.hint_shift;
+    while (run + 1 < args.count && args.begin[run + 1] <= at) {
+      ++run;
+    }
+    args.hint[i] = static_cast<uint16_t>(run);
+  }
+}
+
+// Whether the result may still be in the L2 when it is read, if what was read for it does not take its place:
+// those loads are the first to be evicted.
+bool stays_in_l2(const CatRunsParams& p) {
+  return p.rows * p.row_size * p.element_size <= p.gpu.l2_bytes / 3 * 2;
+}
+
+template <typename Way, typename Args>
+cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
+  static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
+  static_assert(sizeof(Args) <= kLargeArgumentBytes &&
+                Args::kCapacity <= std::numeric_limits<uint16_t>::max());
+  const auto words = [&p](int64_t elements) {
+    return static_cast<uint32_t>(elements * p.element_size / Way::word);
+  };
+  Args args;
+  args.rows = static_cast<uint32_t>(p.rows);
+  args.out_row_stride = words(p.row_size);
+  const bool streamed = stays_in_l2(p);
+  for (int64_t from = 0; from < p.count; from += Args::kCapacity) {
+    const CatRun* const runs = p.runs + from;
+    args.count = static_cast<int32_t>(std::min<int64_t>(p.count - from, Args::kCapacity));
+    args.out = static_cast<char*>(p.out) + runs[0].begin * p.element_size;
+    for (int i = 0; i < args.count; ++i) {
+      args.begin[i] = words(runs[i].begin - runs[0].begin);
+    }
+    const CatRun& last = runs[args.count - 1];
+    args.words = args.begin[args.count] = words(last.begin + last.size - runs[0].begin);
+    args.line = Divider<uint32_t>(Way::kWholeRows ? args.words : args.words / Way::count);
+    describe(args, runs, p.element_size, Way::word);
+    const int64_t needed = Way::threads(args);
+    const int threads =
+        needed < kBlocksPerSM * p.gpu.multiprocessors * kMaxThreads ? kMinThreads : kMaxThreads;
+    const auto kernel = streamed ? Way::template kernel<true, Args> : Way::template kernel<false, Args>;
+    if (const cudaError_t error = sequence.launch(kernel, ceil_div(needed, threads), threads, args);
+        error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+template <typename Way>
+cudaError_t launch(const CatRunsParams& p, LaunchSequence& sequence) {
+  switch (capacity(p)) {
+    case TwoRuns::kCapacity:
+      return launch_list<Way, TwoRuns>(p, sequence);
+    case EightRuns::kCapacity:
+      return launch_list<Way, EightRuns>(p, sequence);
+    case SmallList::kCapacity:
+      return launch_list<Way, SmallList>(p, sequence);
+    default:
+      return launch_list<Way, LargeList>(p, sequence);
+  }
+}
+
+// Whether every launch, and every row of it, begins and ends with a pack.
+bool in_packs(const CatRunsParams& p, int bytes) {
+  uint64_t all = reinterpret_cast<uintptr_t>(p.out) | (p.rows > 1 ? p.row_size * p.element_size : 0);
+  for (int64_t i = capacity(p); i < p.count; i += capacity(p)) {
+    all |= static_cast<uint64_t>(p.runs[i].begin * p.element_size);
+  }
+  return all % bytes == 0;
+}
+
+// Whether the result can be made as one line.
+bool in_line(const CatRunsParams& p, int pack) {
+  if (reinterpret_cast<uintptr_t>(p.out) % pack != 0) {
+    return false;
+  }
+  return p.count <= capacity(p) || (p.rows == 1 && in_packs(p, pack));
+}
+
+// The bytes, 1 to 16, that all addresses, sizes and strides are multiples of; 0 if some are too large for
+// positions of 32 bits, or not for these kernels.
+int common_word(const CatRunsParams& p) {
+  uint64_t all = 16 | reinterpret_cast<uintptr_t>(p.out);
+  int64_t most = p.rows * p.row_size;
+  for (int64_t i = 0; i < p.count; ++i) {
+    const CatRun& run = p.runs[i];
+    if (run.data == nullptr || (p.count > EightRuns::kCapacity && p.rows > 1 && run.row_stride != run.size)) {
+      return 0;
+    }
+    const int64_t stride = p.rows > 1 ? run.row_stride : 0;
+    all |= reinterpret_cast<uintptr_t>(run.data) |
+           static_cast<uint64_t>((run.begin | run.size | stride) * p.element_size);
+    most = std::max(most, p.rows * stride);
+  }
+  const int word = static_cast<int>(all & -all);
+  // The last block's threads go beyond the end.
+  constexpr int64_t kBeyond = kMaxThreads * 16;
+  return most * p.element_size / word <= kCatIndexLimit - kBeyond ? word : 0;
+}
+
+}  // namespace
+
+cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
+  const int word = common_word(p);
+  const int64_t run = p.row_size * p.element_size / p.count;
+  const bool one_row = p.rows == 1;
+  switch (word) {
+    case 16:
+      if (one_row) {
+        return launch<Line<16, 1>>(p, sequence);
+      }
+      return run <= kShortRun && p.row_size * p.element_size >= kLongRow
+                 ? launch<Columns<16, 1, 4>>(p, sequence)
+                 : launch<Columns<16, 1, 2>>(p, sequence);
+    case 8:
+      if (!one_row) {
+        return launch<Columns<8, 1, 2>>(p, sequence);
+      }
+      [[fallthrough]];
+    case 4:
+      if ((one_row || run >= kLongWords) && in_line(p, 16)) {
+        return one_row ? launch<Line<4, 4>>(p, sequence) : launch<Line<4, 4, false>>(p, sequence);
+      }
+      return one_row ? cudaErrorNotSupported : launch<Columns<4, 1, 4>>(p, sequence);
+    case 2:
+      if (one_row) {
+        return run < kLongInOneLine && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
+                                                      : cudaErrorNotSupported;
+      }
+      if (in_packs(p, 4)) {
+        return launch<Columns<2, 2, 4, true>>(p, sequence);
+      }
+      return run < kLongHalfWords ? launch<Columns<2, 1, 8>>(p, sequence) : cudaErrorNotSupported;
+    case 1:
+      if (one_row) {
+        return run < kLongInOneLine && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
+                                                     : cudaErrorNotSupported;
+      }
+      if (in_packs(p, 4)) {
+        return launch<Columns<1, 4, 4, true>>(p, sequence);
+      }
+      return run < kLongBytes ? launch<Columns<1, 1, 8>>(p, sequence) : cudaErrorNotSupported;
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+}  // namespace aten_ext::cuda

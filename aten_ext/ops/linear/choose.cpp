@@ -1,0 +1,276 @@
+// addmm, mm and _addmm_activation on CUDA: the kernel for few rows (few_rows.cu), and for the rest cuBLASLt
+// with an algorithm that is remembered (lt.cpp).
+//
+// The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/gpu.h"
+#include "core/to_dtype.h"
+#include "ops/linear/call.h"
+#include "ops/linear/crossover.h"
+#include "ops/linear/overrides.h"
+#include "ops/linear/rule.h"
+
+#ifdef ATEN_EXT_WITH_CUDA
+#include <ATen/cuda/tunable/Tunable.h>
+#endif
+
+namespace aten_ext {
+namespace {
+
+using cuda::FewRowsPlan;
+using cuda::LinearPlan;
+using cuda::LtKey;
+using cuda::LtPlan;
+using cuda::LtReduction;
+
+// Of both ways: clusters, and kernels of cuBLASLt that were compared with upstream's.
+constexpr int kMinCode = 90;
+
+float to_float(const at::Scalar* scalar, float otherwise) {
+  return scalar == nullptr ? otherwise : scalar->toFloat();
+}
+
+bool is_aligned(const at::Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+
+// Whether a step of so many elements keeps an aligned address aligned.
+bool keeps_aligned(const at::Tensor& t, int64_t elements) {
+  return elements * static_cast<int64_t>(t.element_size()) % 16 == 0;
+}
+
+// Rows of [rows, columns]: elements side by side, each row on an aligned address.
+bool has_aligned_rows(const at::Tensor& t, int64_t row, int64_t column) {
+  return (t.size(column) == 1 || t.stride(column) == 1) &&
+         (t.size(row) == 1 || (t.stride(row) >= t.size(column) && keeps_aligned(t, t.stride(row)))) &&
+         keeps_aligned(t, t.size(column)) && is_aligned(t);
+}
+
+// A bias that is as large as the result. addmm's overloads with out_dtype, which are upstream's, round the
+// product before they add it; in 16 bits that shows.
+bool is_whole_matrix(const LinearCall& call) {
+  return call.bias != nullptr && call.bias->dim() == 2 && call.bias->size(0) == call.m() &&
+         call.bias->size(1) == call.n();
+}
+
+bool has_rows(const at::Tensor& t) {
+  return t.stride(1) == 1 && t.stride(0) >= t.size(1);
+}
+
+bool has_columns(const at::Tensor& t) {
+  return t.stride(0) == 1 && t.stride(1) >= t.size(0);
+}
+
+// Upstream's switch, which it reads once, too.
+bool upstream_has_lt() {
+  static const bool answer = [] {
+    const char* value = std::getenv("DISABLE_ADDMM_CUDA_LT");
+    return value == nullptr || std::strcmp(value, "1") != 0;
+  }();
+  return answer;
+}
+
+const char* decline_tunable_op() {
+#ifdef ATEN_EXT_WITH_CUDA
+  if (at::cuda::tunable::getTuningContext()->IsTunableOpEnabled()) {
+    return "TunableOp is on";
+  }
+#endif
+  return nullptr;
+}
+
+uint8_t alignment_of(const void* pointer) {
+  return cuda::log2_alignment(reinterpret_cast<uintptr_t>(pointer));
+}
+
+LtReduction to_reduction(at::CuBLASReductionOption option) {
+  switch (option) {
+    case at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK:
+      return LtReduction::ComputeType;
+    case at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK:
+      return LtReduction::None;
+    default:
+      return LtReduction::Any;
+  }
+}
+
+LtKey key_of(const LinearCall& call, const MatmulFlags& flags) {
+  LtKey key{};
+  key.m = call.m();
+  key.n = call.n();
+  key.k = call.k();
+  key.mat1_is_transposed = !has_rows(call.mat1);
+  key.mat2_is_transposed = !has_rows(call.mat2);
+  key.mat1_stride = call.mat1.stride(key.mat1_is_transposed ? 1 : 0);
+  key.mat2_stride = call.mat2.stride(key.mat2_is_transposed ? 1 : 0);
+  key.device = call.mat1.device().index();
+  key.dtype = to_dtype(call.mat1.scalar_type());
+  key.epilogue = call.epilogue;
+  if (key.dtype == Dtype::Float) {
+    key.tf32 = flags.precision == at::Float32Precision::TF32;
+  } else {
+    key.reduction = to_reduction(flags.reduction);
+  }
+  key.mat1_alignment = alignment_of(call.mat1.const_data_ptr());
+  key.mat2_alignment = alignment_of(call.mat2.const_data_ptr());
+  key.bias_alignment = alignment_of(call.bias->const_data_ptr());
+  // Not made yet: the allocator's memory is aligned to more than counts.
+  key.out_alignment = alignment_of(call.out == nullptr ? nullptr : call.out->const_data_ptr());
+  return key;
+}
+
+Choice<LinearPlan> choose_linear(const LinearCall& call) {
+  const at::Tensor& mat1 = call.mat1;
+  const char* reason = decline_operands(call);
+  reason = reason != nullptr ? reason : decline_scalars(call);
+  reason = reason != nullptr ? reason : decline_flags(mat1.scalar_type());
+  reason = reason != nullptr ? reason : decline_tunable_op();
+  if (reason != nullptr) {
+    return reason;
+  }
+  const Gpu& gpu = gpu_of(mat1.device());
+  if (reason = lacks(gpu, Needs{kMinCode}); reason != nullptr) {
+    return reason;
+  }
+  const MatmulFlags flags = read_flags(mat1.scalar_type());
+  FewRowsPlan few_rows;
+  const char* no_few_rows = plan_few_rows(call, flags, gpu, few_rows);
+  if (no_few_rows == nullptr &&
+      upstream_multiplies_faster(call.m(), call.n(), call.k(), few_rows.dtype == Dtype::Float,
+                                 few_rows.mat2_is_transposed, call.bias != nullptr)) {
+    no_few_rows = "shape that upstream multiplies faster";
+  }
+  if (no_few_rows == nullptr) {
+    return LinearPlan{few_rows};
+  }
+  LtPlan lt;
+  reason = plan_lt(call, flags, lt);
+  if (reason == nullptr &&
+      upstream_asks_lt_faster(call.m(), call.n(), call.k(), lt.key.dtype == Dtype::Float)) {
+    reason = "many rows, and a small float32 weight";
+  }
+  if (reason == nullptr) {
+    return LinearPlan{lt};
+  }
+  // Of two reasons, the one of the way that was meant for so many rows.
+  return call.m() <= cuda::few_rows::kMaxRows ? no_few_rows : reason;
+}
+
+}  // namespace
+
+const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, const Gpu& gpu,
+                          FewRowsPlan& plan) {
+  if (call.m() > cuda::few_rows::kMaxRows) {
+    return "more than 64 rows";
+  }
+  if (!has_aligned_rows(call.mat1, 0, 1)) {
+    return "mat1 whose rows are not contiguous in multiples of 16 bytes";
+  }
+  // As nn.Linear gives it: the transposed view of [N, K].
+  plan.mat2_is_transposed = has_aligned_rows(call.mat2, 1, 0);
+  if (!plan.mat2_is_transposed && !has_aligned_rows(call.mat2, 0, 1)) {
+    return "mat2 that is neither rows nor columns contiguous in multiples of 16 bytes";
+  }
+  if (call.out != nullptr &&
+      ((call.n() > 1 && call.out->stride(1) != 1) || (call.m() > 1 && call.out->stride(0) < call.n()))) {
+    return "out whose rows are not contiguous";
+  }
+  plan.dtype = to_dtype(call.mat1.scalar_type());
+  if (plan.dtype == Dtype::Float) {
+    if (flags.precision != at::Float32Precision::NONE && flags.precision != at::Float32Precision::IEEE) {
+      return "float32 precision other than IEEE is allowed";
+    }
+  } else if (flags.reduction == at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK) {
+    return "split K is not allowed";
+  }
+  if (plan.dtype != Dtype::Float && is_whole_matrix(call) && call.beta->toFloat() != 0.0f) {
+    return "16 bits, and a matrix to add";
+  }
+  plan.epilogue = call.epilogue;
+  plan.alpha = to_float(call.alpha, 1.0f);
+  plan.beta = to_float(call.beta, 0.0f);
+  plan.tiles = cuda::few_rows::choose_plan({static_cast<int>(call.m()),
+                                            static_cast<int>(call.n()),
+                                            static_cast<int>(call.k()),
+                                            plan.dtype == Dtype::Float,
+                                            plan.mat2_is_transposed,
+                                            {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters}});
+  return plan.tiles.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
+}
+
+// Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
+const char* plan_lt(const LinearCall& call, const MatmulFlags& flags, LtPlan& plan) {
+  if (call.bias == nullptr) {
+    // mm: upstream asks cuBLAS, which has other kernels, many of them faster in fp32 and with few rows.
+    return "more than 64 rows";
+  }
+  if (!upstream_has_lt()) {
+    return "DISABLE_ADDMM_CUDA_LT is set";
+  }
+  const at::Tensor& bias = *call.bias;
+  if (call.beta->toDouble() != 1.0 || bias.dim() != 1 || bias.size(0) != call.n() || !bias.is_contiguous()) {
+    return "many rows, and beta other than 1 or a bias that is no contiguous vector";
+  }
+  if (call.m() < 2 || call.n() < 2 || call.k() < 2) {
+    return "dimension of 1 that cuBLASLt does not take";
+  }
+  for (const at::Tensor* t : {&call.mat1, &call.mat2}) {
+    if (!has_rows(*t) && !has_columns(*t)) {
+      return "many rows, and a matrix with neither rows nor columns contiguous";
+    }
+  }
+  if (call.out != nullptr && !call.out->is_contiguous()) {
+    return "many rows, and out that is not contiguous";
+  }
+  plan = {key_of(call, flags), to_float(call.alpha, 1.0f)};
+  return nullptr;
+}
+
+std::string LinearPlan::describe() const {
+  const auto* few_rows = std::get_if<FewRowsPlan>(&way);
+  if (few_rows == nullptr) {
+    return "cuBLASLt with an algorithm that is remembered";
+  }
+  const cuda::few_rows::Plan& tiles = few_rows->tiles;
+  return "few rows: tiles of " + std::to_string(tiles.rows) + " x " +
+         std::to_string(cuda::few_rows::columns_of(tiles)) + ", " + std::to_string(tiles.splits) +
+         (tiles.splits == 1 ? " block" : " blocks") + " a tile" +
+         (tiles.alone ? ", one a multiprocessor" : "");
+}
+
+Needs LinearPlan::needs() const {
+  Needs needs;
+  needs.code = kMinCode;
+  if (const auto* few_rows = std::get_if<FewRowsPlan>(&way)) {
+    const cuda::few_rows::Plan& tiles = few_rows->tiles;
+    needs.shared_bytes = cuda::few_rows::smem_bytes(tiles.rows, tiles.groups, tiles.alone);
+    needs.cluster = tiles.splits;
+  }
+  return needs;
+}
+
+Choice<LinearPlan> cuda::choose(const args::addmm& a) {
+  return choose_linear(call_of(a));
+}
+Choice<LinearPlan> cuda::choose(const args::addmm_out& a) {
+  return choose_linear(call_of(a));
+}
+Choice<LinearPlan> cuda::choose(const args::_addmm_activation& a) {
+  return choose_linear(call_of(a));
+}
+Choice<LinearPlan> cuda::choose(const args::_addmm_activation_out& a) {
+  return choose_linear(call_of(a));
+}
+Choice<LinearPlan> cuda::choose(const args::mm& a) {
+  return choose_linear(call_of(a));
+}
+Choice<LinearPlan> cuda::choose(const args::mm_out& a) {
+  return choose_linear(call_of(a));
+}
+
+}  // namespace aten_ext

@@ -1,0 +1,194 @@
+// The kernel of every fused optimizer step: a list of tensors in a kernel's arguments, and one block's work
+// on it. docs/kernels/optimizer.md says why it is built like this, and what was measured.
+//
+// An optimizer is a type with
+//
+//   using Element = ...;                          dtype of the tensors
+//   using Scalars = ...;                          what is the same for a launch; has the members
+//       const float* grad_scale, * found_inf      [1] each on the device, or nullptr
+//   static constexpr int kLists;                  lists that it reads: parameters, gradients, states
+//   static constexpr bool kSteps;                 whether it needs each tensor's count of steps
+//   static constexpr int kVectorsPerThread, kMaxThreads;      its policy
+//   static PerTensor prepare(const Scalars&, const float* step);
+//       what is the same for a tensor, computed by every thread; has the member grad_scale. All lanes of a
+//       warp come here.
+//   static void update(Op (&x)[kLists], const Scalars&, const PerTensor&);
+//       one element of each list, in place; the gradient is unscaled already
+#pragma once
+
+#include <cstdint>
+
+#include "core/launch_sequence.h"
+#include "device/search.cuh"
+#include "device/vector.cuh"
+#include "ops/optimizer/cuda/tensor_list.h"
+
+namespace aten_ext::cuda {
+
+// Hints of where to look for a block's tensor: one for each of so many equal parts of the grid.
+constexpr int kHintsInSmall = 64;
+constexpr int kHintsInLarge = 256;
+
+// `bytes` of kernel arguments hold as many tensors as fit.
+template <typename Optimizer, int bytes>
+struct ListArguments {
+  using Scalars = typename Optimizer::Scalars;
+  static constexpr int kLists = Optimizer::kLists;
+  static constexpr int kHints = bytes > kSmallArgumentBytes ? kHintsInLarge : kHintsInSmall;
+  static constexpr int kBytesPerTensor =
+      (kLists + Optimizer::kSteps) * sizeof(void*) + sizeof(int64_t) + sizeof(uint32_t);
+  static constexpr int kOtherBytes = sizeof(Scalars) + (kHints + 1) * sizeof(uint16_t) + 2 * sizeof(int32_t) +
+                                     (Optimizer::kSteps ? 3 : 4) * sizeof(int64_t);
+  static constexpr int kCapacity = (bytes - kOtherBytes) / kBytesPerTensor;
+
+  // What every block reads first stands together, because it waits for each line of the arguments that it is
+  // the first to touch.
+  Scalars scalars;
+  int32_t hint_shift;
+  uint16_t hint[kHints + 1];  // hint[i] is the tensor of block i << hint_shift
+  void* data[kLists][kCapacity];
+  const float* step[Optimizer::kSteps ? kCapacity : 1];
+  int64_t numel[kCapacity];
+  uint32_t first_block[kCapacity];  // of each tensor; 2^31 blocks are more elements than any memory holds
+};
+
+// The last tensor whose first block is not after `block`: by binary search between two hints. Each step waits
+// for a load from the arguments, and a search over all tensors has twice as many.
+template <typename Args>
+__device__ __forceinline__ int find_tensor(const Args& args, uint32_t block) {
+  const uint32_t part = block >> args.hint_shift;
+  return find_last_begin(args.first_block, block, args.hint[part], args.hint[part + 1] + 1);
+}
+
+// `count` elements of each list, in registers.
+template <typename Optimizer, int count, typename PerTensor>
+__device__ __forceinline__ void update_all(typename Optimizer::Element (&x)[Optimizer::kLists][count],
+                                           const typename Optimizer::Scalars& s, const PerTensor& t) {
+  using T = typename Optimizer::Element;
+  constexpr int kLists = Optimizer::kLists;
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    MathType<T> values[kLists];
+#pragma unroll
+    for (int list = 0; list < kLists; ++list) {
+      values[list] = to_op(x[list][i]);
+    }
+    if (s.grad_scale != nullptr) {
+      values[kGrad] /= t.grad_scale;
+      x[kGrad][i] = from_op<T>(values[kGrad]);
+    }
+    Optimizer::update(values, s, t);
+#pragma unroll
+    for (int list = 0; list < kLists; ++list) {
+      if (list != kGrad) {
+        x[list][i] = from_op<T>(values[list]);
+      }
+    }
+  }
+}
+
+// The chunk of one block.
+template <typename Optimizer, typename Args>
+__device__ __forceinline__ void update_chunk(const Args& args) {
+  using T = typename Optimizer::Element;
+  constexpr int kLists = Optimizer::kLists;
+  constexpr int kVector = Vector<T>::kSize;
+  const typename Optimizer::Scalars& s = args.scalars;
+
+  const int tensor = find_tensor(args, blockIdx.x);
+  const uint32_t chunk = blockDim.x * kVector * Optimizer::kVectorsPerThread;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x - args.first_block[tensor]) * chunk;
+  const int64_t left = args.numel[tensor] - begin;  // > 0
+  const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;
+  T* data[kLists];
+  bool vectors = count % kVector == 0;
+#pragma unroll
+  for (int list = 0; list < kLists; ++list) {
+    data[list] = static_cast<T*>(args.data[list][tensor]) + begin;
+    vectors = vectors && is_vector_aligned(data[list]);
+  }
+  const auto is_written = [&s](int list) { return list != kGrad || s.grad_scale != nullptr; };
+
+  if (vectors) {
+    uint32_t at = threadIdx.x * kVector;
+    // Loads first: what follows until their first use costs nothing.
+    T x[kLists][kVector];
+    if (at < count) {
+#pragma unroll
+      for (int list = 0; list < kLists; ++list) {
+        load_vector(x[list], data[list] + at);
+      }
+    }
+    if (s.found_inf != nullptr && *s.found_inf == 1.0f) {
+      return;
+    }
+    const auto t = Optimizer::prepare(s, args.step[Optimizer::kSteps ? tensor : 0]);
+    while (at < count) {
+      update_all<Optimizer>(x, s, t);
+#pragma unroll
+      for (int list = 0; list < kLists; ++list) {
+        if (is_written(list)) {
+          store_vector(data[list] + at, x[list]);
+        }
+      }
+      if constexpr (Optimizer::kVectorsPerThread == 1) {
+        return;
+      }
+      at += blockDim.x * kVector;
+      if (at < count) {
+#pragma unroll
+        for (int list = 0; list < kLists; ++list) {
+          load_vector(x[list], data[list] + at);
+        }
+      }
+    }
+    return;
+  }
+
+  // Misaligned, or the ragged end of a tensor: element by element, neighbours by neighbouring threads.
+  if (s.found_inf != nullptr && *s.found_inf == 1.0f) {
+    return;
+  }
+  const auto t = Optimizer::prepare(s, args.step[Optimizer::kSteps ? tensor : 0]);
+  constexpr int kAtOnce = 4;
+  for (uint32_t from = threadIdx.x; from < count; from += kAtOnce * blockDim.x) {
+    T x[kLists][kAtOnce];
+#pragma unroll
+    for (int list = 0; list < kLists; ++list) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint32_t at = from + i * blockDim.x;
+        x[list][i] = at < count ? data[list][at] : from_op<T>(MathType<T>(0));
+      }
+    }
+    update_all<Optimizer>(x, s, t);
+#pragma unroll
+    for (int list = 0; list < kLists; ++list) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint32_t at = from + i * blockDim.x;
+        if (is_written(list) && at < count) {
+          data[list][at] = x[list][i];
+        }
+      }
+    }
+  }
+}
+
+// Grid: one block for each chunk of blockDim.x * kVectorsPerThread vectors of each tensor.
+//
+// The launches of one list overlap where the GPU can (sm_90: programmatic dependent launch): each lets the
+// next start as soon as its own blocks have, which is safe because they share no tensor, and none ends before
+// the one before it has ended, so that what follows the last of them follows them all.
+template <typename Optimizer, typename Args>
+__device__ __forceinline__ void update_list(const Args& args) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  update_chunk<Optimizer>(args);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace aten_ext::cuda

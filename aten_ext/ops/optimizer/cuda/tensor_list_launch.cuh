@@ -1,0 +1,119 @@
+// The launches of a fused optimizer step, host side: as few as the size of kernel arguments allows, no
+// synchronisation, no allocation. See ops/optimizer/cuda/tensor_list.cuh for what an Optimizer is.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/dtype.h"
+#include "core/launch_sequence.h"
+#include "core/math.h"
+#include "ops/optimizer/cuda/tensor_list.cuh"
+
+namespace aten_ext::cuda {
+namespace {
+
+// Lists of tensors smaller than a block's chunk take smaller blocks, down to one warp.
+constexpr int kMinThreads = 32;
+
+// Threads a block: as many as tensors of this mean size keep busy.
+int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
+  int threads = kMinThreads;
+  while (threads < most && int64_t{threads} * elements_per_thread * tensors < elements) {
+    threads *= 2;
+  }
+  return threads;
+}
+
+// Fills the part of `args` that says which tensors there are and returns the size of the grid.
+template <typename Optimizer, typename Args, int lists>
+int64_t describe_tensors(Args& args, const FlatTensors<lists>* tensors, int count, int64_t chunk) {
+  static_assert(Optimizer::kLists <= lists, "a list that the rows do not have");
+  int64_t blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    for (int list = 0; list < Optimizer::kLists; ++list) {
+      args.data[list][i] = tensors[i].data[list];
+    }
+    args.step[Optimizer::kSteps ? i : 0] = tensors[i].step;
+    args.numel[i] = tensors[i].numel;
+    args.first_block[i] = static_cast<uint32_t>(blocks);
+    blocks += ceil_div(tensors[i].numel, chunk);
+  }
+  args.hint_shift = 0;
+  while (blocks >> args.hint_shift >= Args::kHints) {
+    ++args.hint_shift;
+  }
+  int tensor = 0;
+  for (int i = 0; i <= Args::kHints; ++i) {
+    while (tensor + 1 < count && args.first_block[tensor + 1] <= int64_t{i} << args.hint_shift) {
+      ++tensor;
+    }
+    args.hint[i] = static_cast<uint16_t>(tensor);
+  }
+  return blocks;
+}
+
+template <typename Optimizer, int bytes, int lists>
+Launched launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>),
+                               const typename Optimizer::Scalars& scalars, const FlatTensors<lists>* tensors,
+                               int64_t count_of_all, const ListLaunch& how, cudaStream_t stream) {
+  using Args = ListArguments<Optimizer, bytes>;
+  constexpr int kElementsPerThread =
+      Vector<typename Optimizer::Element>::kSize * Optimizer::kVectorsPerThread;
+  static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
+  static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
+  static_assert(Args::kCapacity <= UINT16_MAX, "a hint is 16 bits");
+
+  Args args;
+  args.scalars = scalars;
+  LaunchSequence sequence(stream, how.overlaps);
+  for (int64_t from = 0; from < count_of_all; from += Args::kCapacity) {
+    const int count = static_cast<int>(std::min<int64_t>(count_of_all - from, Args::kCapacity));
+    int64_t elements = 0;
+    for (int i = 0; i < count; ++i) {
+      elements += tensors[from + i].numel;
+    }
+    const int threads = choose_threads(elements, count, kElementsPerThread, Optimizer::kMaxThreads);
+    const int64_t blocks =
+        describe_tensors<Optimizer>(args, tensors + from, count, int64_t{threads} * kElementsPerThread);
+    if (const cudaError_t error = sequence.launch(kernel, blocks, threads, args); error != cudaSuccess) {
+      return {error, sequence.launches() - 1};
+    }
+  }
+  return {cudaSuccess, sequence.launches()};
+}
+
+// Queues the step on `stream` of the current device. The two kernels are one, for either size of arguments:
+// a short list takes the small one.
+template <typename Optimizer, int lists>
+Launched launch_tensor_list(void (*small)(ListArguments<Optimizer, kSmallArgumentBytes>),
+                            void (*large)(ListArguments<Optimizer, kLargeArgumentBytes>),
+                            const typename Optimizer::Scalars& scalars, const FlatTensors<lists>* tensors,
+                            int64_t count, const ListLaunch& how, cudaStream_t stream) {
+  if (count > ListArguments<Optimizer, kSmallArgumentBytes>::kCapacity &&
+      how.argument_bytes >= kLargeArgumentBytes) {
+    return launch_with_arguments<Optimizer, kLargeArgumentBytes>(large, scalars, tensors, count, how, stream);
+  }
+  return launch_with_arguments<Optimizer, kSmallArgumentBytes>(small, scalars, tensors, count, how, stream);
+}
+
+}  // namespace
+
+// launch(T{}) for the T that `dtype` names, one of four.
+template <typename Launch>
+Launched launch_for_dtype(Dtype dtype, const Launch& launch) {
+  switch (dtype) {
+    case Dtype::Double:
+      return launch(double{});
+    case Dtype::BFloat16:
+      return launch(__nv_bfloat16{});
+    case Dtype::Half:
+      return launch(__half{});
+    default:
+      return launch(float{});
+  }
+}
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,349 @@
+// The recurrence of a layer over the whole GPU on tensor cores: one launch for all steps, W_hh in registers
+// as the A operand. See grid.cuh for how the blocks share the state.
+//
+// A block has 16 hidden units: for each gate a tile of 16 rows of W_hh. Warp w has kSteps times 16 columns of
+// them, B is the state of eight rows of the batch. The order of columns within a product is free as long as A
+// and B agree: of each 16, lane t of four has columns 4 t + {0..3}, which makes them two words of the state,
+// one load. The units of one block are 16 such columns, so a load of a warp (512 bytes, eight rows) is what
+// one other block has published.
+//
+// Element: __half, __nv_bfloat16 (m16n8k16), or Tf32 (m16n8k8, twice as many: fp32 tensors, operands rounded
+// to 10 bits of mantissa, accumulated in fp32; only where PyTorch allows cuDNN that). A word is two units and
+// the number of the step: 2 * 16 + 32 bits, or in TF32 2 * 19 + 26.
+//
+// Registers of a GRU: 96 of weights (16 bits, H up to 1024; TF32 up to 512) leave room for the words of the
+// next eight rows. 192 (TF32, and 16 bits beyond) do not: a few dozen values, read once a step, are in local
+// memory. Timings, and both tiles of TF32 at once: docs/kernels/rnn.md.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+#include "device/mma.cuh"
+#include "device/shared.cuh"
+#include "ops/rnn/grid.cuh"
+#include "ops/rnn/operands.cuh"
+#include "ops/rnn/shapes.h"
+
+namespace aten_ext::cuda {
+
+// Two units and the number of their step in 64 bits, and 16 columns of a tile of A.
+template <typename Element>
+struct GridMma {
+  static constexpr int kTagBits = 32;
+  static constexpr int kRegisters = 4;
+
+  static __device__ __forceinline__ uint32_t pack(float x, float y) {
+    const Element both[2] = {from_op<Element>(x), from_op<Element>(y)};
+    uint32_t bits;
+    memcpy(&bits, both, sizeof(bits));
+    return bits;
+  }
+  static __device__ __forceinline__ uint64_t word(float x, float y, uint32_t tag) {
+    return static_cast<uint64_t>(tag) << 32 | pack(x, y);
+  }
+  static __device__ __forceinline__ uint32_t tag(int64_t step) {
+    return static_cast<uint32_t>(step);
+  }
+  // Columns 4 t + {0..3} of rows g and g + 8.
+  static __device__ __forceinline__ void set(uint32_t (&a)[kRegisters], const float (&low)[4],
+                                             const float (&high)[4]) {
+    a[0] = pack(low[0], low[1]);
+    a[1] = pack(high[0], high[1]);
+    a[2] = pack(low[2], low[3]);
+    a[3] = pack(high[2], high[3]);
+  }
+  using Operand = uint2;
+  static __device__ __forceinline__ Operand operand(const WordPair& words) {
+    return {static_cast<uint32_t>(words.first), static_cast<uint32_t>(words.second)};
+  }
+  static __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&a)[kRegisters],
+                                                      const Operand& b) {
+    RnnMma<Element>::multiply_add(sum, a, {b.x, b.y});
+  }
+};
+
+template <>
+struct GridMma<Tf32> {
+  static constexpr int kTagBits = 26;
+  static constexpr int kRegisters = 8;
+
+  static __device__ __forceinline__ uint64_t word(float x, float y, uint32_t tag) {
+    return static_cast<uint64_t>(tag) << 38 | static_cast<uint64_t>(round_to_tf32(y) >> 13) << 19 |
+           round_to_tf32(x) >> 13;
+  }
+  static __device__ __forceinline__ uint32_t tag(int64_t step) {
+    return static_cast<uint32_t>(step) & ((1u << kTagBits) - 1);
+  }
+  static __device__ __forceinline__ void set(uint32_t (&a)[kRegisters], const float (&low)[4],
+                                             const float (&high)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[2 * i] = round_to_tf32(low[i]);
+      a[2 * i + 1] = round_to_tf32(high[i]);
+    }
+  }
+  using Operand = WordPair;  // unpacked where it is used: that is fewer registers
+  static __device__ __forceinline__ Operand operand(const WordPair& words) {
+    return words;
+  }
+  static __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&a)[kRegisters],
+                                                      const Operand& b) {
+    mma_m16n8k8_tf32(sum, {a[0], a[1], a[2], a[3]},
+                     {static_cast<uint32_t>(b.first) << 13, static_cast<uint32_t>(b.first >> 19) << 13});
+    mma_m16n8k8_tf32(sum, {a[4], a[5], a[6], a[7]},
+                     {static_cast<uint32_t>(b.second) << 13, static_cast<uint32_t>(b.second >> 19) << 13});
+  }
+};
+
+// What depends on the element too.
+template <typename Element, typename Shape>
+struct GridMmaTraits {
+  using Mma = GridMma<Element>;
+  using Tensor = typename RnnMma<Element>::Tensor;
+  static constexpr int kSteps = Shape::kSteps;
+  static constexpr int kTiles = Shape::kTiles;
+  // Of weights. Beyond 96 there is no room for the words of the next eight rows, nor for more products that
+  // do not wait for one another.
+  static constexpr bool kFewRegisters = Shape::kGates * kSteps * Mma::kRegisters <= 96;
+  static constexpr int kChains = kFewRegisters ? 2 : 1;
+  static constexpr int kOfEight = kGridWarps * kSteps * kGridMmaWords;  // words of eight rows
+  using Poll = GridPoll<Mma::kTagBits, kTiles * kSteps, kSteps, kOfEight, kGridMmaWords>;
+  using Weights = uint32_t[Shape::kGates][kSteps][Mma::kRegisters];
+};
+
+template <typename Tensor>
+struct alignas(4 * sizeof(Tensor)) FourColumns {
+  Tensor value[4];
+};
+
+// Four columns of a row, zero beyond the last: by one load, or each by its own.
+template <typename Tensor>
+__device__ __forceinline__ void load_vector_of_four(float (&to)[4], const Tensor* row, int column,
+                                                    int hidden) {
+  FourColumns<Tensor> four{};
+  if (column < hidden) {
+    four = *reinterpret_cast<const FourColumns<Tensor>*>(row + column);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[i] = to_op(four.value[i]);
+  }
+}
+template <typename Tensor>
+__device__ __forceinline__ void load_each_of_four(float (&to)[4], const Tensor* row, int column, int hidden) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[i] = column + i < hidden ? to_op(row[column + i]) : 0.0f;
+  }
+}
+
+// W_hh of units g and g + 8 of the block's, columns from `first_column`, once.
+template <typename Element, typename Shape>
+__device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Shape>::Weights& weights,
+                                             const typename RnnMma<Element>::Tensor* w_hh, int first_unit,
+                                             int first_column, int hidden) {
+  using Tensor = typename RnnMma<Element>::Tensor;
+  const auto load = [&](const auto& load_four) {
+#pragma unroll
+    for (int gate = 0; gate < Shape::kGates; ++gate) {
+      const Tensor* row[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // A unit that does not exist takes the row of one that does: its results are not stored.
+        const int unit = min(first_unit + 8 * half, hidden - 1);
+        row[half] = w_hh + (static_cast<int64_t>(gate) * hidden + unit) * hidden;
+      }
+#pragma unroll
+      for (int s = 0; s < Shape::kSteps; ++s) {
+        float low[4];
+        float high[4];
+        load_four(low, row[0], first_column + 16 * s, hidden);
+        load_four(high, row[1], first_column + 16 * s, hidden);
+        GridMma<Element>::set(weights[gate][s], low, high);
+      }
+    }
+  };
+  // Decided once: a branch at each load would make each wait for the one before.
+  if (hidden % 4 == 0 && reinterpret_cast<uintptr_t>(w_hh) % sizeof(FourColumns<Tensor>) == 0) {
+    load([](float (&to)[4], const Tensor* row, int column, int h) {
+      load_vector_of_four(to, row, column, h);
+    });
+  } else {
+    load([](float (&to)[4], const Tensor* row, int column, int h) { load_each_of_four(to, row, column, h); });
+  }
+}
+
+// Products of one tile of eight rows with this warp's columns, to `to` (this lane's first, [row of the batch,
+// gate, unit]).
+template <typename Element, typename Shape>
+__device__ __forceinline__ void multiply_tile(float* to,
+                                              const typename GridMmaTraits<Element, Shape>::Weights& weights,
+                                              const typename GridMma<Element>::Operand* b) {
+  constexpr int kChains = GridMmaTraits<Element, Shape>::kChains;
+  float sums[kChains][Shape::kGates][4] = {};
+#pragma unroll
+  for (int s = 0; s < Shape::kSteps; ++s) {
+#pragma unroll
+    for (int gate = 0; gate < Shape::kGates; ++gate) {
+      GridMma<Element>::multiply_add(sums[s % kChains][gate], weights[gate][s], b[s]);
+    }
+  }
+#pragma unroll
+  for (int gate = 0; gate < Shape::kGates; ++gate) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      to[i % 2 * Shape::kProductStride + gate * kGridMmaUnits + i / 2 * 8] =
+          kChains == 2 ? sums[0][gate][i] + sums[kChains - 1][gate][i] : sums[0][gate][i];
+    }
+  }
+}
+
+// The first step's state, h0, in the words' place.
+template <typename Element, typename Shape>
+__device__ __forceinline__ void load_first_words(WordPair (&pairs)[Shape::kTiles * Shape::kSteps],
+                                                 const typename RnnMma<Element>::Tensor* h0,
+                                                 const RnnPlace& place, int first_row, int first_column,
+                                                 int hidden) {
+  using Mma = GridMma<Element>;
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+    const int64_t row = place.first_row + min(first_row + 8 * tile, place.rows - 1);
+#pragma unroll
+    for (int s = 0; s < Shape::kSteps; ++s) {
+      float h[4];
+      load_each_of_four(h, h0 + row * hidden, first_column + 16 * s, hidden);
+      pairs[tile * Shape::kSteps + s] = {Mma::word(h[0], h[1], 0), Mma::word(h[2], h[3], 0)};
+    }
+  }
+}
+
+template <typename Cell, typename Element, typename Shape>
+__global__ __launch_bounds__(kGridThreads,
+                             1) void rnn_grid_mma_kernel(const __grid_constant__ RnnArguments a) {
+  using Traits = GridMmaTraits<Element, Shape>;
+  using Mma = GridMma<Element>;
+  using Poll = typename Traits::Poll;
+  using Tensor = typename Traits::Tensor;
+  using Finish = GridFinish<Cell, Tensor, typename Shape::Finish>;
+  constexpr int kGates = Cell::kGates;
+  constexpr int kSteps = Shape::kSteps;
+  constexpr int kTiles = Shape::kTiles;
+
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int group_of_four = lane / 4;  // g and t of the fragments
+  const int in_four = lane % 4;
+  const RnnPlace place = rnn_place(a);
+  const RnnDirectionArguments& d = a.direction[place.direction];
+  const int hidden = a.hidden;
+  const int part_stride = Shape::part(a.rows);
+  float* const inputs = dynamic_shared<float>();
+  float* const products = inputs + Shape::Finish::kInputs;
+  const auto* const h0 = static_cast<const Tensor*>(d.h0);
+  const int first_column = warp * kSteps * 16 + 4 * in_four;
+  typename Traits::Weights weights;
+  load_weights<Element, Shape>(weights, static_cast<const Tensor*>(d.w_hh), place.first_unit + group_of_four,
+                               first_column, hidden);
+
+  Finish finish(a, place, inputs, warp, lane);
+  const GridExchange words(a, grid_mma_words(a.rows, kSteps));
+  const int finishing = Finish::warps(place.rows);
+
+  for (int64_t step = 0; step < a.steps; ++step) {
+    const bool last = step + 1 == a.steps;
+    float* const part = products + (step & 1) * kGridWarps * part_stride;
+    before_products(step, warp < finishing);
+
+    // The words of kTiles times eight rows. Those of the next are loaded while these are multiplied.
+    WordPair pairs[kTiles * kSteps];
+    const auto poll_rows = [&](int row0) {
+      uint32_t missing = 0;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          const int i = tile * kSteps + s;
+          pairs[i] = {};  // of rows and columns that do not exist
+          const bool exists =
+              row0 + 8 * tile + group_of_four < place.rows && (warp * kSteps + s) * 16 < hidden;
+          missing |= exists ? 1u << i : 0u;
+        }
+      }
+      const uint64_t* const from =
+          words.of(step) + row0 / 8 * Traits::kOfEight + warp * kSteps * kGridMmaWords + 2 * lane;
+      return Poll{from, step == 0 ? 0 : missing, Mma::tag(step)};
+    };
+    Poll poll = poll_rows(0);
+    poll.issue(pairs);
+    for (int row0 = 0; row0 < place.rows; row0 += 8 * kTiles) {
+      poll.complete(pairs);
+      if (step == 0) {
+        load_first_words<Element, Shape>(pairs, h0, place, row0 + group_of_four, first_column, hidden);
+      }
+      typename Mma::Operand b[kTiles * kSteps];
+#pragma unroll
+      for (int i = 0; i < kTiles * kSteps; ++i) {
+        b[i] = Mma::operand(pairs[i]);
+      }
+      const bool more = row0 + 8 * kTiles < place.rows;
+      if (Traits::kFewRegisters && more) {
+        poll = poll_rows(row0 + 8 * kTiles);
+        poll.issue(pairs);
+      }
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (tile > 0 && row0 + 8 * tile >= place.rows) {
+          break;
+        }
+        float* const to = part + warp * part_stride +
+                          (row0 + 8 * tile + 2 * in_four) * Shape::kProductStride + group_of_four;
+        multiply_tile<Element, Shape>(to, weights, b + tile * kSteps);
+      }
+      if (!Traits::kFewRegisters && more) {
+        poll = poll_rows(row0 + 8 * kTiles);
+        poll.issue(pairs);
+      }
+    }
+
+    if (!meet(step, warp < finishing, warp * kSteps * 16 < hidden)) {
+      continue;
+    }
+    float sum[Finish::kItems][kGates] = {};
+#pragma unroll
+    for (int j = 0; j < Finish::kItems; ++j) {
+      const int row = min(finish.row(j), place.rows - 1);
+      const float* const from =
+          part + finish.part * part_stride + row * Shape::kProductStride + lane % kGridMmaUnits;
+#pragma unroll
+      for (int k = 0; k < kGridWarps / Shape::kParts; ++k) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          sum[j][gate] += from[k * Shape::kParts * part_stride + gate * kGridMmaUnits];
+        }
+      }
+    }
+    products_read(step, a.steps, finishing);
+    float next[Finish::kItems];
+    finish.compute(next, sum, place);
+#pragma unroll
+    for (int j = 0; j < Finish::kItems; ++j) {
+      const int row = finish.row(j);
+      const float neighbour = __shfl_down_sync(0xffffffff, next[j], 1);
+      if (!last && finish.part == 0 && lane % 2 == 0 && row < place.rows) {
+        store_word(words.of(step + 1) + row / 8 * Traits::kOfEight + place.rank * kGridMmaWords +
+                       row % 8 * 8 + lane % kGridMmaUnits / 2,
+                   Mma::word(next[j], neighbour, Mma::tag(step + 1)));
+      }
+    }
+    finish.write(a, place, next, last);
+    if (!last) {
+      finish.load_inputs(a, place);
+    }
+  }
+}
+
+}  // namespace aten_ext::cuda

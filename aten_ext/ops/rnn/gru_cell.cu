@@ -1,0 +1,237 @@
+// One step of a GRU for a few rows of the batch in one launch: both matrix-vector products, biases and gates.
+// Formula: ops/rnn/cells.cuh.
+//
+// A hidden unit needs 3 rows of W_ih, 3 rows of W_hh and all of x and h, and nothing of another unit's
+// result: a warp (or four, which split the columns) has a unit, reads its 6 rows once, 16 bytes a lane, and
+// no block waits for another. The order of every sum is fixed: the same input gives the same bits.
+//
+// This for one row, and in fp32 for a few; several rows on tensor cores are in ops/rnn/cell_mma.cuh.
+//
+// Bytes: 3 * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for the
+// next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: I = 256, H = 512
+// in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch alone takes 0.9, and a chain of loads (weights, sums over
+// lanes, gates) about 1.5. Timings: docs/kernels/rnn.md.
+#include "ops/rnn/gru_cell.h"
+
+#include "core/math.h"
+#include "device/vector.cuh"
+#include "ops/rnn/cell_mma.cuh"
+#include "ops/rnn/cells.cuh"
+
+namespace aten_ext::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+
+// ---- kernel ------------------------------------------------------------------------------------------
+
+template <typename Cell, int kRows>
+struct Sums {
+  float value[kRows][Cell::kSums];
+};
+
+// Adds rows of a matrix [kGates * hidden, length] (W_hh if kHidden, else W_ih) times vectors [kRows, length]
+// to a unit's sums, for the columns of this lane.
+template <typename Cell, typename T, int kRows, bool kHidden>
+__device__ __forceinline__ void multiply(Sums<Cell, kRows>& sums, const T* matrix,
+                                         const T* const (&vector)[kRows], int unit, int hidden, int length,
+                                         int lane, int lanes) {
+  constexpr int kVector = Vector<T>::kSize;
+  constexpr int kGates = Cell::kGates;
+  constexpr auto sum_of = [](int gate) { return kHidden ? Cell::hidden_sum(gate) : Cell::input_sum(gate); };
+  const T* row[kGates];
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+    row[gate] = matrix + (gate * static_cast<int64_t>(hidden) + unit) * length;
+  }
+  bool aligned = length % kVector == 0 && is_vector_aligned(matrix);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    aligned = aligned && is_vector_aligned(vector[r]);
+  }
+  if (aligned) {
+#pragma unroll 4
+    for (int at = lane * kVector; at < length; at += lanes * kVector) {
+      T w[kGates][kVector];
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        load_vector(w[gate], row[gate] + at);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        T x[kVector];
+        load_vector(x, vector[r] + at);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const float xi = to_op(x[i]);
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            float& sum = sums.value[r][sum_of(gate)];
+            sum = fmaf(to_op(w[gate][i]), xi, sum);
+          }
+        }
+      }
+    }
+    return;
+  }
+#pragma unroll 4
+  for (int at = lane; at < length; at += lanes) {
+    float w[kGates];
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      w[gate] = to_op(row[gate][at]);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float x = to_op(vector[r][at]);
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        float& sum = sums.value[r][sum_of(gate)];
+        sum = fmaf(w[gate], x, sum);
+      }
+    }
+  }
+}
+
+// Grid: [hidden units / units of a block, directions]. kSplit warps share a unit.
+template <typename Cell, typename T, int kRows, int kSplit>
+__global__ __launch_bounds__(kWarps * 32) void rnn_cell_kernel(const __grid_constant__ GruCellParams p) {
+  static_assert(Cell::kStates == 0, "nothing is carried beside h");
+  constexpr int kSums = Cell::kSums;
+  __shared__ float partial[kWarps][kRows][kSums];
+  const GruCellDirection& d = p.direction[blockIdx.y];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int split = warp % kSplit;
+  const int unit = static_cast<int>(blockIdx.x) * (kWarps / kSplit) + warp / kSplit;
+  const bool exists = unit < p.hidden;
+  const int hidden = p.hidden;
+
+  for (int row0 = 0; row0 < p.batch; row0 += kRows) {
+    Sums<Cell, kRows> sums = {};
+    if (exists) {
+      const T* x[kRows];
+      const T* h[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {  // rows beyond the last are the last again, and not stored
+        const int64_t row = min(row0 + r, p.batch - 1);
+        x[r] = static_cast<const T*>(d.x) + row * p.x_row;
+        h[r] = static_cast<const T*>(d.h) + row * p.h_row;
+      }
+      multiply<Cell, T, kRows, false>(sums, static_cast<const T*>(d.w_ih), x, unit, hidden, p.input,
+                                      split * 32 + lane, kSplit * 32);
+      multiply<Cell, T, kRows, true>(sums, static_cast<const T*>(d.w_hh), h, unit, hidden, hidden,
+                                     split * 32 + lane, kSplit * 32);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+#pragma unroll
+        for (int width = 16; width > 0; width /= 2) {
+          sums.value[r][i] += __shfl_xor_sync(0xffffffff, sums.value[r][i], width);
+        }
+      }
+    }
+    if constexpr (kSplit > 1) {
+      if (lane == 0) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int i = 0; i < kSums; ++i) {
+            partial[warp][r][i] = sums.value[r][i];
+          }
+        }
+      }
+      __syncthreads();
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          sums.value[r][i] = 0.0f;
+#pragma unroll
+          for (int other = 0; other < kSplit; ++other) {
+            sums.value[r][i] += partial[warp / kSplit * kSplit + other][r][i];
+          }
+        }
+      }
+      __syncthreads();  // before the next rows' sums overwrite these
+    }
+
+    // One lane for each row.
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = row0 + r;
+      if (exists && split == 0 && lane == r && row < p.batch) {
+        const auto bias = Cell::template load_each_bias<T>(d.b_ih, d.b_hh, hidden, unit);
+        const int64_t at = static_cast<int64_t>(row) * hidden + unit;
+        const float before = to_op(static_cast<const T*>(d.h)[row * p.h_row + unit]);
+        typename Cell::State state;
+        const float value = Cell::finish(sums.value[r], bias, before, state);
+        static_cast<T*>(d.hy)[at] = from_op<T>(value);
+        if (d.y != nullptr) {
+          static_cast<T*>(d.y)[row * p.y_row + unit] = from_op<T>(value);
+        }
+      }
+    }
+  }
+}
+
+// ---- launch ------------------------------------------------------------------------------------------
+
+template <typename T, int kRows, int kSplit>
+cudaError_t launch_rows(const GruCellParams& p, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(ceil_div(p.hidden, kWarps / kSplit)), static_cast<unsigned>(p.directions));
+  config.blockDim = dim3(kWarps * 32);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, rnn_cell_kernel<GruCell, T, kRows, kSplit>, p);
+}
+
+template <typename T>
+cudaError_t launch_fma(const GruCellParams& p, CellKernel kernel, cudaStream_t stream) {
+  if (kernel.rows == 1) {
+    return kernel.split == 1 ? launch_rows<T, 1, 1>(p, stream) : launch_rows<T, 1, kWarps>(p, stream);
+  }
+  return kernel.split == 1 ? launch_rows<T, kSeveralRows, 1>(p, stream)
+                           : launch_rows<T, kSeveralRows, kWarps>(p, stream);
+}
+
+template <typename Element, int kTiles, int kBatch>
+cudaError_t launch_mma(const GruCellParams& p, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellMmaUnits)),
+           static_cast<unsigned>(ceil_div(p.batch, 16 * kTiles)), static_cast<unsigned>(p.directions));
+  config.blockDim = dim3(kCellMmaWarps * 32);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, rnn_cell_mma_kernel<GruCell, Element, kTiles, kBatch>, p);
+}
+
+template <typename Element>
+cudaError_t launch_mma_rows(const GruCellParams& p, CellKernel kernel, cudaStream_t stream) {
+  if (kernel.rows == 16) {
+    return kernel.loads == 4 ? launch_mma<Element, 1, 4>(p, stream) : launch_mma<Element, 1, 2>(p, stream);
+  }
+  return launch_mma<Element, 2, 2>(p, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_gru_cell(const GruCellParams& p, CellKernel kernel, cudaStream_t stream) {
+  const bool fma = kernel.math == Math::Fma;
+  switch (p.dtype) {
+    case Dtype::Float:
+      return fma ? launch_fma<float>(p, kernel, stream) : launch_mma_rows<Tf32>(p, kernel, stream);
+    case Dtype::Half:
+      return fma ? launch_fma<__half>(p, kernel, stream) : launch_mma_rows<__half>(p, kernel, stream);
+    case Dtype::BFloat16:
+      return fma ? launch_fma<__nv_bfloat16>(p, kernel, stream)
+                 : launch_mma_rows<__nv_bfloat16>(p, kernel, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,61 @@
+// _cudnn_rnn, gru_cell and _thnn_fused_gru_cell: their plans, and who decides and runs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "args.h"
+#include "core/choice.h"
+#include "core/needs.h"
+#include "ops/rnn/cell_kernel.h"
+#include "ops/rnn/plan.h"
+
+namespace aten_ext::cuda {
+
+// One step of a GRU in one launch.
+struct CellPlan {
+  Dtype dtype;
+  bool biases;
+  int batch, input, hidden;
+  CellKernel kernel;
+
+  std::string describe() const {
+    return kernel.math == Math::Fma ? "one launch, fp32 multiply-adds" : "one launch, tensor cores";
+  }
+  Needs needs() const {
+    Needs needs;
+    needs.code = code_of(kernel.math);
+    return needs;
+  }
+};
+
+// The gates of one step.
+struct GatesPlan {
+  Dtype dtype;
+  bool biases;
+  int units;  // of one row, that a thread has
+  int64_t batch, hidden;
+
+  std::string describe() const {
+    return units == 1 ? "a unit a thread" : "two units a thread";
+  }
+  Needs needs() const {
+    return {};
+  }
+};
+
+Choice<RnnPlan> choose(const args::_cudnn_rnn& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
+    const args::_cudnn_rnn& arguments, const RnnPlan& plan);
+
+Choice<CellPlan> choose(const args::gru_cell& arguments);
+Ran<at::Tensor> run(const args::gru_cell& arguments, const CellPlan& plan);
+
+Choice<GatesPlan> choose(const args::_thnn_fused_gru_cell& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor>> run(const args::_thnn_fused_gru_cell& arguments,
+                                            const GatesPlan& plan);
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,383 @@
+// The policy: which route and which blocks a layer takes. Measured on an H200; the figures behind each
+// constant are in docs/kernels/rnn.md.
+#include "ops/rnn/plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/gpu.h"
+#include "core/math.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+// ---- policy ------------------------------------------------------------------------------------------
+
+// One step (Route::Step, gru_cell). Weights: H * (I + H), without the 3 of the gates. Products: rows of the
+// batch times that.
+//
+// fp32 without TF32: rows share the reads of weights, the sums are each row's own.
+constexpr int64_t kFmaStepRows = 4;
+constexpr int64_t kFmaStepRowsOfFewWeights = 8;
+constexpr double kFewWeights = 0.6e6;
+// 16 bits, on tensor cores.
+constexpr double kStepProducts = 34e6;
+constexpr double kStepProductsOfFewWeights = 68e6;
+// A cell's upstream is faster than a layer's.
+constexpr double kCellProducts = 34e6;
+// TF32, where cuDNN was seen to use it too.
+constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
+constexpr int64_t kTf32StepRows = 24;
+constexpr int64_t kMaxTf32StepRows = 256;
+constexpr int64_t kTf32StepHidden = 128;  // at 64 cuDNN was half as far off: part of it is fp32
+constexpr double kTf32StepProducts = 34e6;
+constexpr double kTf32StepWeights = 1e6;
+// Of more weights.
+constexpr int64_t kMaxTf32StepRowsOfManyWeights = 32;
+constexpr double kMaxTf32StepWeights = 2.2e6;
+// As few rows as these, where the hidden size is not between.
+constexpr int64_t kFewTf32StepRows = 16;
+constexpr int64_t kFewTf32StepRowsHidden[2] = {128, 512};
+// Steps up to which a launch for each, with its projection, is shorter than a GEMM and a recurrence.
+constexpr int64_t kMaxStepLaunches = 4;
+constexpr double kStepsWeights = 4.3e6;      // 16 bits
+constexpr double kFmaStepsProducts = 2.2e6;  // fp32
+// Over the whole GPU, H up to 1024 and beyond: fewer steps do not make up for loading W_hh into registers.
+constexpr int64_t kGridSteps[2] = {5, 10};
+
+// A block alone: 3 * H * H weights are at most its registers. Small ones share an SM.
+constexpr int64_t kBlockHidden = 128;
+constexpr int64_t kSmallBlockHidden = 64;
+constexpr int64_t kSmallBlocks = 3;
+constexpr int64_t kWarpHidden = 32;  // a block of one warp
+constexpr int64_t kWarpBlocks = 12;
+// Clusters. In 16 bits up to 5 pairs of mma a thread and four warps (640 columns) stay in registers.
+constexpr int64_t kClusterHidden = 256;  // of the smaller ones
+constexpr int64_t kClusterOf16Hidden = 512;
+constexpr int64_t kClusterOf16Hidden16Bits = 640;
+// In TF32 a cluster of 16 hands round more bytes than pay: the whole GPU is faster, unless a cluster's rows
+// are two tiles, multiplied at once, and the GPU's are more.
+constexpr int64_t kTf32ClusterRows = 16;
+// Over the whole GPU: blocks of 8 (fp32) or 16 units.
+constexpr int64_t kGridFmaUnits = 8;
+constexpr int64_t kGridUnits = 16;
+constexpr int64_t kGridHidden = 2048;
+constexpr int64_t kGridHiddenTf32 = 1024;
+// fp32 beyond: not all of W_hh fits into the registers.
+constexpr int64_t kGridFmaHidden = 1024;
+
+// Rows of a group. Multiply-adds: each costs as much as the first, less the exchange. Tensor cores: 8 cost as
+// much as one.
+constexpr int kFmaRows = 16;
+constexpr int kSmallFmaRows = 8;  // where blocks share an SM
+constexpr int kMmaRows = 32;
+constexpr int kMmaTile = 8;
+// From how many rows of a group with multiply-adds tensor cores are faster: H up to 64, 128, 256, 512. In
+// TF32, where it is allowed, that has to be worth the rounding.
+constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
+constexpr int kTf32FromRows = 2;
+constexpr int kGridTf32FromRows = 5;
+// Where cuDNN multiplies the state in TF32, if it may, seen by its error: from H = 640 in all batches of two
+// and more, above 192 in larger ones.
+constexpr int64_t kTf32BeyondHidden = 192;
+constexpr int64_t kTf32Batch = 20;
+constexpr int64_t kTf32AnyBatchHidden = 640;
+// Long sequences of few rows just above H = 64, fp32 and fp16: cuDNN's persistent kernel is as fast.
+constexpr int64_t kPersistentHidden = 96;
+constexpr int64_t kPersistentRows = 16;
+constexpr int64_t kPersistentSteps = 32;
+// Over the whole GPU: rows of a group, H up to 1024 and beyond.
+constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
+
+// FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
+// does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
+constexpr double kTf32ProjectionFlops = 25e6;
+// And beyond which hidden sizes up to kClusterOf16Hidden have not been measured with it.
+constexpr double kProjectionFlops = 150e6;
+
+// ------------------------------------------------------------------------------------------------------
+
+// What the rules below compare.
+struct Sizes {
+  bool sixteen_bits;
+  bool tf32_allowed;
+  int64_t steps, batch, input, hidden;  // input: of the layer with the most features
+  int directions;
+};
+
+// Groups of the batch so that all run at once if they can, each with as few rows as that allows. Tensor cores
+// take 8 rows for the price of one, but gates and exchange do not.
+int rows_of_group(const Sizes& sizes, int64_t at_once) {
+  const int64_t groups = std::max<int64_t>(1, at_once / sizes.directions);
+  return static_cast<int>(ceil_div(sizes.batch, groups));
+}
+
+// Index into kMmaFromRows.
+int hidden_class(int64_t hidden) {
+  return hidden <= kSmallBlockHidden ? 0 : hidden <= kBlockHidden ? 1 : hidden <= kClusterHidden ? 2 : 3;
+}
+
+// A cluster of 1 << log2 blocks, or false if the GPU has none.
+bool cluster(const Sizes& sizes, const Gpu& gpu, int log2, Recurrence& r) {
+  if (gpu.clusters[log2] == 0) {
+    return false;
+  }
+  r.exchange = Exchange::Cluster;
+  r.blocks = 1 << log2;
+  r.rows = rows_of_group(sizes, gpu.clusters[log2]);
+  return true;
+}
+
+bool block(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
+  const int64_t of_multiprocessor = sizes.hidden <= kWarpHidden         ? kWarpBlocks
+                                    : sizes.hidden <= kSmallBlockHidden ? kSmallBlocks
+                                                                        : 1;
+  r.exchange = Exchange::Block;
+  r.blocks = 1;
+  r.rows = rows_of_group(sizes, gpu.multiprocessors * of_multiprocessor);
+  return true;
+}
+
+bool grid(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
+  if (sizes.hidden > (r.math == Math::MmaTf32 ? kGridHiddenTf32 : kGridHidden)) {
+    return false;
+  }
+  // fp32 spreads over all of the GPU; tensor cores want tiles of 16 units, and fewer blocks read the state
+  // less often.
+  const int64_t of_direction = gpu.multiprocessors / sizes.directions;
+  if (of_direction < 1) {
+    return false;
+  }
+  int64_t units = kGridUnits;
+  if (r.math == Math::Fma && sizes.hidden > kGridFmaHidden) {
+    units = std::max<int64_t>(2, round_up(ceil_div(sizes.hidden, of_direction), int64_t{2}));
+  } else if (r.math == Math::Fma && ceil_div(sizes.hidden, kGridFmaUnits) <= of_direction) {
+    units = kGridFmaUnits;
+  }
+  const int64_t blocks = ceil_div(sizes.hidden, units);
+  if (units > kGridUnits || blocks > of_direction) {
+    return false;
+  }
+  r.exchange = Exchange::Grid;
+  r.blocks = static_cast<int>(blocks);
+  // In groups, if the GPU has room for several: a block then reads fewer rows of the state.
+  r.rows = r.math == Math::Fma ? static_cast<int>(sizes.batch)
+                               : rows_of_group(sizes, gpu.multiprocessors / blocks);
+  return true;
+}
+
+// Up to H = 512, 640 in 16 bits, where there are kernels for that.
+bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
+  const int64_t hidden = sizes.hidden;
+  const bool is_fma = r.math == Math::Fma;
+  if (hidden <= kBlockHidden) {
+    return block(sizes, gpu, r);
+  }
+  if (hidden <= kClusterHidden) {
+    if (!cluster(sizes, gpu, 3, r)) {
+      return false;
+    }
+    // Twice the groups, where that leaves one tile of rows and not two.
+    if (!is_fma && r.rows > kMmaTile) {
+      (void)cluster(sizes, gpu, 2, r);
+    }
+    return true;
+  }
+  if (hidden > (r.math == Math::Mma ? kClusterOf16Hidden16Bits : kClusterOf16Hidden)) {
+    return false;
+  }
+  const bool sixteen = cluster(sizes, gpu, 4, r);
+  if (Recurrence over_gpu = r; r.math == Math::MmaTf32 && sizes.steps >= kGridSteps[0] &&
+                               grid(sizes, gpu, over_gpu) && over_gpu.rows <= kMmaRows &&
+                               (!sixteen || over_gpu.rows <= kTf32ClusterRows || r.rows > kTf32ClusterRows)) {
+    r = over_gpu;
+    return true;
+  }
+  if (r.math == Math::Mma && hidden <= kClusterOf16Hidden && (!sixteen || r.rows > kMmaTile)) {
+    return cluster(sizes, gpu, 3, r);
+  }
+  return sixteen;
+}
+
+const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
+  const bool found = small_state(sizes, gpu, r) || grid(sizes, gpu, r);
+  if (!found) {
+    return "hidden size without a kernel";
+  }
+  const int64_t most = r.exchange == Exchange::Grid
+                           ? kGridRows[sizes.hidden > kGridFmaHidden][static_cast<int>(r.math)]
+                       : r.math != Math::Fma               ? kMmaRows
+                       : sizes.hidden <= kSmallBlockHidden ? kSmallFmaRows
+                                                           : kFmaRows;
+  if (r.exchange == Exchange::Grid && sizes.steps < kGridSteps[sizes.hidden > kGridFmaHidden]) {
+    return "few steps of a large layer";
+  }
+  return r.rows <= most ? nullptr : "batch too large for the hidden size";
+}
+
+// Whether the recurrence may be in TF32 without being less accurate than upstream's.
+bool is_tf32_recurrence(const Sizes& sizes) {
+  return sizes.tf32_allowed && sizes.hidden > kTf32BeyondHidden &&
+         (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
+}
+
+bool is_small_fma_step(int64_t batch, double weights) {
+  return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
+}
+
+// Whether one step in fp32 gains in TF32 by being one launch, and cuDNN takes TF32 for it.
+bool is_tf32_step(const Sizes& sizes, double weights) {
+  const bool many_weights = weights > kTf32StepWeights;
+  const bool few_rows =
+      sizes.batch == kFewTf32StepRows && !many_weights &&
+      (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
+  const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
+                     sizes.input % kTf32StepMultiple == 0;
+  if (!sizes.tf32_allowed || !whole || sizes.hidden < kTf32StepHidden ||
+      !(few_rows || sizes.batch >= kTf32StepRows)) {
+    return false;
+  }
+  return many_weights ? sizes.batch <= kMaxTf32StepRowsOfManyWeights && weights <= kMaxTf32StepWeights
+                      : sizes.batch <= kMaxTf32StepRows &&
+                            static_cast<double>(sizes.batch) * weights <= kTf32StepProducts;
+}
+
+// Whether a launch for each step is best.
+bool plan_steps(const Sizes& sizes, bool& tf32) {
+  const double weights = static_cast<double>(sizes.hidden) * static_cast<double>(sizes.input + sizes.hidden);
+  const double products = static_cast<double>(sizes.batch) * weights;
+  const bool one = sizes.steps == 1;
+  tf32 = false;
+  if (sizes.sixteen_bits) {
+    return one ? products <= (weights <= kFewWeights ? kStepProductsOfFewWeights : kStepProducts)
+               : products <= kStepProducts && weights <= kStepsWeights;
+  }
+  if (is_small_fma_step(sizes.batch, weights)) {
+    return one || products <= kFmaStepsProducts;
+  }
+  tf32 = true;
+  return one && is_tf32_step(sizes, weights);
+}
+
+// Math and blocks of a recurrence, or the reason why there is none.
+const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
+  r.math = Math::Fma;
+  const char* const reason = plan_recurrence(sizes, gpu, r);
+  const bool on_grid = r.exchange == Exchange::Grid;
+  // 16 bits: over the whole GPU there are tensor cores alone.
+  const bool must = sizes.sixteen_bits && (reason != nullptr || on_grid);
+  const int from = sizes.sixteen_bits ? kMmaFromRows[hidden_class(sizes.hidden)]
+                   : on_grid          ? kGridTf32FromRows
+                                      : kTf32FromRows;
+  const bool may = sizes.sixteen_bits || is_tf32_recurrence(sizes);
+  if (!must && !(may && (reason != nullptr || r.rows >= from))) {
+    return reason;
+  }
+  Recurrence with_mma = r;
+  with_mma.math = sizes.sixteen_bits ? Math::Mma : Math::MmaTf32;
+  const char* const reason_of_mma = plan_recurrence(sizes, gpu, with_mma);
+  if (must || reason_of_mma == nullptr) {  // fp32 keeps what it has if TF32 has nothing
+    r = with_mma;
+    return reason_of_mma;
+  }
+  return reason;
+}
+
+const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
+  const RnnProblem& problem = plan.problem;
+  const int64_t hidden = sizes.hidden;
+  if (sizes.steps <= kMaxStepLaunches && plan_steps(sizes, plan.tf32)) {
+    plan.route = Route::Step;
+    const int64_t inputs[2] = {problem.sequence.features, hidden * sizes.directions};
+    for (int i = 0; i < 2; ++i) {
+      plan.step[i] = cell_kernel(problem.dtype, plan.tf32, sizes.batch, inputs[i], hidden, sizes.directions);
+    }
+    return nullptr;
+  }
+  if (sizes.steps == 1) {
+    return "one step of a large batch";
+  }
+  if (problem.dtype != Dtype::BFloat16 && hidden > kSmallBlockHidden && hidden <= kPersistentHidden &&
+      sizes.batch * sizes.directions <= kPersistentRows && sizes.steps > kPersistentSteps) {
+    return "long sequence of a layer that cuDNN keeps on the chip";
+  }
+  plan.route = Route::Recurrence;
+  plan.tf32 = false;
+  if (const char* reason = choose_recurrence(sizes, gpu, plan.recurrence)) {
+    return reason;
+  }
+  if (sizes.tf32_allowed) {
+    const double projection = 6.0 * sizes.batch * hidden * sizes.input * sizes.directions;
+    if (hidden <= kClusterOf16Hidden && projection > kProjectionFlops) {
+      return "large projection that upstream may do in TF32";
+    }
+    plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
+  }
+  return choose_kernel(problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
+}
+
+std::string describe_recurrence(const Recurrence& r) {
+  const std::string blocks = std::to_string(r.blocks) + " blocks";
+  const std::string where = r.exchange == Exchange::Block     ? "a block"
+                            : r.exchange == Exchange::Cluster ? "a cluster of " + blocks
+                                                              : blocks + " over the GPU";
+  return "one launch: groups of " + std::to_string(r.rows) + " rows, each " + where;
+}
+
+const char* describe_math(Math math) {
+  return math == Math::Fma ? "fp32 multiply-adds" : math == Math::Mma ? "tensor cores" : "TF32 tensor cores";
+}
+
+}  // namespace
+
+bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
+  const double weights = static_cast<double>(hidden) * static_cast<double>(input + hidden);
+  return dtype != Dtype::Float ? static_cast<double>(batch) * weights <= kCellProducts
+                               : is_small_fma_step(batch, weights);
+}
+
+Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
+  const Sequence& sequence = problem.sequence;
+  // cuDNN's TF32 wants whole vectors of four; the rest it multiplies in fp32, so that TF32 would be far less
+  // accurate than upstream is.
+  const bool tf32_allowed = problem.tf32_allowed && problem.dtype == Dtype::Float &&
+                            problem.hidden % 4 == 0 && sequence.features % 4 == 0;
+  const Sizes sizes{problem.is_16_bits(), tf32_allowed,   sequence.steps,    sequence.batch,
+                    problem.input(),      problem.hidden, problem.directions};
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (sizes.steps > kMax / 256 || sizes.batch > kMax / 256 || sizes.hidden > kMax / 256 ||
+      sizes.input > kMax / 256 || sizes.steps * sizes.batch > kMax) {
+    return "sizes beyond 32 bits";
+  }
+  RnnPlan plan{};
+  plan.problem = problem;
+  if (const char* reason = choose_route(sizes, gpu, plan)) {
+    return reason;
+  }
+  if (const char* reason = lacks(gpu, plan.needs())) {
+    return reason;
+  }
+  return plan;
+}
+
+std::string RnnPlan::describe() const {
+  return route == Route::Step ? std::string("a launch for each step, ") + describe_math(step[0].math)
+                              : describe_recurrence(recurrence) + ", " + describe_math(recurrence.math);
+}
+
+Needs RnnPlan::needs() const {
+  Needs needs;
+  needs.code = 80;  // tensor cores and asynchronous copies; nothing was measured on an older GPU
+  if (route == Route::Recurrence) {
+    needs.shared_bytes = recurrence.shared_bytes;
+    if (recurrence.exchange == Exchange::Cluster) {
+      needs.code = 90;
+      needs.cluster = recurrence.blocks;
+    } else if (recurrence.exchange == Exchange::Grid) {
+      needs.resident_blocks = recurrence.grid;
+    }
+  }
+  return needs;
+}
+
+}  // namespace aten_ext::cuda

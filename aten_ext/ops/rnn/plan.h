@@ -1,0 +1,67 @@
+// The plan of a recurrent layer: which kernels, in numbers. Plain arithmetic on sizes and a GPU, in every
+// build, so that aten_ext.explain can answer for a GPU elsewhere. Standard library only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/choice.h"
+#include "core/needs.h"
+#include "ops/rnn/cell_kernel.h"
+#include "ops/rnn/problem.h"
+
+namespace aten_ext {
+struct Gpu;
+}
+
+namespace aten_ext::cuda {
+
+enum class Route : uint8_t {
+  Recurrence,  // one projection GEMM, then one launch for all steps of the layer
+  Step,        // a sequence of a few steps: one launch for each, with its projection
+};
+
+// Which blocks share a state, and through what: one block; a cluster, through distributed shared memory; all
+// blocks, through global memory (ops/rnn/exchange.cuh).
+enum class Exchange : uint8_t { Block, Cluster, Grid };
+
+// Of ops/rnn/shapes.h.
+enum class KernelFamily : uint8_t { Cluster, Grid, Fma };
+
+// One launch for all steps of a layer, both directions.
+struct Recurrence {
+  Math math;
+  Exchange exchange;
+  KernelFamily family;
+  uint8_t shape;       // index into the family's list for this math
+  int blocks;          // that share the state of a group
+  int rows;            // of the batch in a group
+  int units;           // of a block
+  int threads;         // of a block
+  int shared_vectors;  // KernelFamily::Fma: vectors of 128 columns of W_hh that are kept in shared memory
+  int shared_bytes;    // of a block
+  int64_t grid;        // blocks of the launch
+  int64_t words;       // of 64 bits, zero, that states are exchanged through; 0: none
+};
+
+struct RnnPlan {
+  RnnProblem problem;
+  Route route;
+  bool tf32;  // fp32: the products of Route::Step, or the projection of Route::Recurrence, in TF32
+  Recurrence recurrence;  // of every layer, for Route::Recurrence
+  CellKernel step[2];     // for Route::Step: of the first layer, of the others
+
+  std::string describe() const;
+  Needs needs() const;
+};
+
+Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu);
+
+// Fills in what follows from math, exchange, blocks and rows: kernel, units, threads, bytes, words. False:
+// there is no such kernel.
+bool choose_kernel(const RnnProblem& problem, Recurrence& recurrence);
+
+// Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.
+bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden);
+
+}  // namespace aten_ext::cuda

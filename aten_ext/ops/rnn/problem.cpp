@@ -1,0 +1,133 @@
+// What PyTorch passes (aten/src/ATen/native/cudnn/RNN.cpp): `weight` has, for each layer and then each
+// direction, weight_stride0 tensors, w_ih [3H, I], w_hh [3H, H] and, if 4, b_ih and b_hh [3H]; hx is [layers
+// * directions, batch, H] and contiguous.
+#include "ops/rnn/problem.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+#include <iterator>
+
+#include "args.h"
+#include "core/to_dtype.h"
+#include "ops/rnn/checks.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+// Shapes of the weight list: what upstream would accept, no more. With weight_buf, of which they are views,
+// that is also one column of all elements: what PyTorch's autocast makes of its 16-bit copies.
+const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem) {
+  const int64_t stride = a.weight_stride0;
+  const int64_t hidden = problem.hidden;
+  const bool flattened = is_given(a.weight_buf);
+  if ((stride != 2 && stride != 4) || problem.layers < 1 ||
+      static_cast<int64_t>(a.weight.size()) != a.num_layers * problem.directions * stride) {
+    return "weight list that does not fit the layers";
+  }
+  for (size_t i = 0; i < a.weight.size(); ++i) {
+    const at::Tensor& w = a.weight[i];
+    if (const char* reason = decline_beside(w, a.input)) {
+      return reason;
+    }
+    const auto kind = static_cast<int64_t>(i) % stride;
+    const bool first_layer = static_cast<int64_t>(i) < problem.directions * stride;
+    const int64_t columns = first_layer ? problem.sequence.features : problem.directions * hidden;
+    const int64_t count = 3 * hidden * (kind == 0 ? columns : kind == 1 ? hidden : 1);
+    if (!(flattened && has_shape(w, {count, 1})) && !(kind == 0   ? has_shape(w, {3 * hidden, columns})
+                                                      : kind == 1 ? has_shape(w, {3 * hidden, hidden})
+                                                                  : has_shape(w, {3 * hidden}))) {
+      return "weight list that does not fit the layers";
+    }
+    if (!w.is_contiguous()) {
+      return "weights that are not contiguous";
+    }
+  }
+  return nullptr;
+}
+
+// Whether dimensions, given from the slowest to the fastest, lie contiguously.
+bool lie_as(const at::Tensor& t, std::initializer_list<int64_t> dims) {
+  int64_t expected = 1;
+  for (auto dim = std::rbegin(dims); dim != std::rend(dims); ++dim) {
+    if (t.size(*dim) != 1 && t.stride(*dim) != expected) {
+      return false;
+    }
+    expected *= t.size(*dim);
+  }
+  return true;
+}
+
+Layout layout_of(const at::Tensor& input, bool batch_first) {
+  const int64_t time = batch_first ? 1 : 0;
+  if (lie_as(input, {time, 1 - time, 2})) {
+    return Layout::TimeMajor;
+  }
+  if (lie_as(input, {1 - time, time, 2})) {
+    return Layout::BatchMajor;
+  }
+  return input.stride(2) == 1 ? Layout::Rows : Layout::Strided;
+}
+
+}  // namespace
+
+const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem) {
+  if (a.mode != static_cast<int64_t>(Cell::Gru)) {
+    return "mode other than GRU";
+  }
+  if (a.train) {
+    return "training";
+  }
+  if (!a.batch_sizes.empty()) {
+    return "packed sequence";
+  }
+  if (a.proj_size != 0) {
+    return "projection";
+  }
+  if (is_given(a.cx)) {
+    return "cell state";
+  }
+  const at::Tensor& input = a.input;
+  if (!input.defined() || !a.hx.defined()) {
+    return "undefined tensor";
+  }
+  if (!is_gru_dtype(input)) {
+    return "dtype other than float32, float16, bfloat16";
+  }
+  if (const char* reason = decline_beside(input, input)) {
+    return reason;
+  }
+  if (const char* reason = decline_beside(a.hx, input)) {
+    return reason;
+  }
+  if (input.dim() != 3) {
+    return "input that is not three-dimensional";
+  }
+  if (input.numel() == 0 || a.hidden_size < 1) {
+    return "empty input";
+  }
+  problem.cell = Cell::Gru;
+  problem.dtype = to_dtype(input.scalar_type());
+  problem.tf32_allowed =
+      problem.dtype == Dtype::Float && at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
+  problem.biases = a.weight_stride0 == 4;
+  problem.batch_first = a.batch_first;
+  problem.train = a.train;
+  problem.dropout = a.dropout;
+  problem.layers = static_cast<int>(a.num_layers);
+  problem.directions = a.bidirectional ? 2 : 1;
+  problem.hidden = a.hidden_size;
+  problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
+                      nullptr, layout_of(input, a.batch_first)};
+  if (const char* reason = decline_weights(a, problem)) {
+    return reason;
+  }
+  if (!has_shape(a.hx, {a.num_layers * problem.directions, problem.sequence.batch, problem.hidden}) ||
+      !a.hx.is_contiguous()) {
+    return "initial state that is not contiguous or of another size";
+  }
+  return nullptr;
+}
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,48 @@
+// What a call of _cudnn_rnn asks for, as plain data. Standard library only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "ops/rnn/sequence.h"
+
+namespace aten_ext::args {
+struct _cudnn_rnn;
+}
+
+namespace aten_ext::cuda {
+
+// With the numbers of cudnnRNNMode_t, which PyTorch passes.
+enum class Cell : uint8_t { RnnRelu, RnnTanh, Lstm, Gru };
+
+struct RnnProblem {
+  Cell cell;
+  Dtype dtype;
+  bool tf32_allowed;  // torch.backends.cudnn.rnn.fp32_precision, or allow_tf32 of cuDNN; not that of matmul
+  bool biases;
+  bool batch_first;
+  bool train;
+  double dropout;
+  int layers;
+  int directions;
+  int64_t hidden;
+  Sequence sequence;
+
+  bool is_16_bits() const {
+    return dtype != Dtype::Float;
+  }
+  // Features that the layer with the most of them reads.
+  int64_t input() const {
+    return layers > 1 ? std::max(sequence.features, hidden * directions) : sequence.features;
+  }
+  // Tensors of a layer and direction in the list of weights: w_ih, w_hh, and b_ih, b_hh.
+  int weights() const {
+    return biases ? 4 : 2;
+  }
+};
+
+// The problem, or the reason why it is none of ours; nullptr: it is.
+const char* problem_of(const args::_cudnn_rnn& arguments, RnnProblem& problem);
+
+}  // namespace aten_ext::cuda

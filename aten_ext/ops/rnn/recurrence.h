@@ -1,0 +1,40 @@
+// Bridge between the ATen side of a recurrent layer (cudnn_rnn.cpp) and its kernels (recurrence.cu). No ATen
+// here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/rnn/plan.h"
+
+namespace aten_ext::cuda {
+
+// One direction of a layer.
+struct RecurrenceDirection {
+  const void* w_hh;         // [3 * hidden, hidden], contiguous: reset, update, new
+  const void* b_ih;         // [3 * hidden] or nullptr
+  const void* b_hh;         // [3 * hidden], nullptr if b_ih is
+  const float* projection;  // W_ih * input, [steps, batch, 3 * hidden], without biases
+  const void* h0;           // [batch, hidden], contiguous
+  void* hy;                 // [batch, hidden], contiguous
+  void* y;                  // [steps, batch, hidden]
+};
+
+struct RecurrenceParams {
+  RecurrenceDirection direction[2];  // the second runs backwards in time
+  int directions;
+  Dtype dtype;
+  int64_t steps;                            // > 0
+  int batch;                                // > 0
+  int hidden;                               // > 0
+  int64_t projection_step, projection_row;  // strides in elements; the last dimension is contiguous
+  int64_t y_step, y_row;
+  Recurrence plan;
+  uint64_t* words;  // plan.words of them, zero
+};
+
+// All steps of one layer, both directions, in one launch.
+cudaError_t launch_recurrence(const RecurrenceParams& params, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,159 @@
+// Which kernel carries out a recurrence, and its launch in numbers.
+#include "core/math.h"
+#include "ops/rnn/plan.h"
+#include "ops/rnn/shapes.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+// Shared memory of a block that kernels are cut for: what sm_90 gives.
+constexpr size_t kMaxSharedBytes = 227 << 10;
+// Over the whole GPU on tensor cores: rows of a group up to which two lanes share a unit, and rows of a tile.
+constexpr int kRowsToShare = 4;
+constexpr int kRowsOfTile = 8;
+
+// The first shape that takes the recurrence, which `takes` then fills in.
+template <class List, class Takes>
+bool take_first(Recurrence& r, KernelFamily family, List /*shapes*/, const Takes& takes) {
+  const int index = List::first(takes);
+  r.family = family;
+  r.shape = static_cast<uint8_t>(index);
+  return index >= 0;
+}
+
+bool cluster_fma(int hidden, Recurrence& r) {
+  return take_first(r, KernelFamily::Cluster, ClusterFmaShapes{}, [&](auto shape) {
+    using Shape = decltype(shape);
+    const int warps = ceil_div(ceil_div(hidden, Shape::kBlocks), Shape::kUnitsOfWarp);
+    const size_t bytes = Shape::shared_bytes(r.rows, warps);
+    if (r.blocks != Shape::kBlocks || warps * 32 > Shape::kThreads ||
+        hidden > Shape::kVectors * Shape::kColumns || bytes > kMaxSharedBytes) {
+      return false;
+    }
+    r.units = warps * Shape::kUnitsOfWarp;
+    r.threads = warps * 32;
+    r.shared_bytes = static_cast<int>(bytes);
+    return true;
+  });
+}
+
+template <class List>
+bool cluster_mma(int hidden, Recurrence& r) {
+  return take_first(r, KernelFamily::Cluster, List{}, [&](auto shape) {
+    using Shape = decltype(shape);
+    const int units = round_up(ceil_div(hidden, r.blocks), Shape::kUnits);
+    const int threads = Shape::warps(units) * 32;
+    const size_t bytes = Shape::shared_bytes(r.rows, units);
+    if (r.blocks != Shape::kBlocks || threads > Shape::kThreads || hidden > Shape::kColumns ||
+        bytes > kMaxSharedBytes) {
+      return false;
+    }
+    r.units = units;
+    r.threads = threads;
+    r.shared_bytes = static_cast<int>(bytes);
+    return true;
+  });
+}
+
+// Over the whole GPU: a kernel that takes the group's rows.
+template <class Shape>
+void set_grid(Recurrence& r, int units, int64_t words_of_group) {
+  r.units = units;
+  r.threads = kGridThreads;
+  r.shared_bytes = static_cast<int>(Shape::shared_bytes(r.rows));
+  r.words = 2 * (r.grid / r.blocks) * words_of_group;
+}
+
+// Units of a block, and rows at once that share the reads of weights.
+bool grid_fma(int hidden, Recurrence& r) {
+  const int units = r.blocks * 8 < hidden ? 16 : 8;
+  const int at_once = units == 16 ? 1 : r.rows <= 2 ? r.rows : 4;
+  return r.blocks * units >= hidden && take_first(r, KernelFamily::Grid, GridFmaShapes{}, [&](auto shape) {
+           using Shape = decltype(shape);
+           if (Shape::kUnits != units || Shape::kRows != at_once || r.rows > Shape::Finish::kMaxRows) {
+             return false;
+           }
+           set_grid<Shape>(r, units, grid_fma_words(r.rows));
+           return true;
+         });
+}
+
+// How many times 16 columns a warp has.
+int grid_mma_steps(int hidden, Math math) {
+  constexpr int kColumns = 16 * kGridWarps;
+  if (math == Math::MmaTf32 && hidden <= kGridMmaFewSteps * kColumns) {
+    return kGridMmaFewSteps;
+  }
+  return hidden <= kGridMmaSteps * kColumns ? kGridMmaSteps : kGridMmaMoreSteps;
+}
+
+template <class List>
+bool grid_mma(int hidden, Recurrence& r) {
+  const int steps = grid_mma_steps(hidden, r.math);
+  return r.blocks * kGridMmaUnits >= hidden && take_first(r, KernelFamily::Grid, List{}, [&](auto shape) {
+           using Shape = decltype(shape);
+           const int max_rows = Shape::kParts > 1                                 ? kRowsToShare
+                                : steps == kGridMmaFewSteps && Shape::kTiles == 1 ? kRowsOfTile
+                                                                                  : Shape::Finish::kMaxRows;
+           if (Shape::kSteps != steps || r.rows > max_rows) {
+             return false;
+           }
+           set_grid<Shape>(r, kGridMmaUnits, grid_mma_words(r.rows, steps));
+           return true;
+         });
+}
+
+// W_hh does not fit into the registers: the rest in shared memory and in the L2. One row of the batch at a
+// time, or several: they share the reads of weights that are not in registers, and the sums over lanes.
+bool fma(const RnnProblem& problem, Recurrence& r) {
+  const int hidden = static_cast<int>(problem.hidden);
+  r.words = 2 * static_cast<int64_t>(problem.directions) * problem.sequence.batch * hidden;
+  return take_first(r, KernelFamily::Fma, FmaShapes{}, [&](auto shape) {
+    using Shape = decltype(shape);
+    const int warps = ceil_div(ceil_div(hidden, r.blocks), Shape::kUnitsOfWarp);
+    const size_t without = Shape::shared_bytes(hidden, r.rows, warps, 0);
+    if (Shape::kRows != (r.rows == 1 ? 1 : 2) || warps * 32 > Shape::kThreads || without > kMaxSharedBytes) {
+      return false;
+    }
+    const size_t vector = Shape::shared_bytes(hidden, r.rows, warps, 1) - without;
+    const int beyond = std::max(0, ceil_div(hidden, Shape::kColumns) - Shape::kVectors);
+    r.units = warps * Shape::kUnitsOfWarp;
+    r.threads = warps * 32;
+    r.shared_vectors = std::min(beyond, static_cast<int>((kMaxSharedBytes - without) / vector));
+    r.shared_bytes = static_cast<int>(without + r.shared_vectors * vector);
+    return true;
+  });
+}
+
+}  // namespace
+
+bool choose_kernel(const RnnProblem& problem, Recurrence& r) {
+  const int hidden = static_cast<int>(problem.hidden);
+  r.shared_vectors = 0;
+  r.words = 0;
+  r.grid = r.blocks * ceil_div(problem.sequence.batch, int64_t{r.rows}) * problem.directions;
+  if (r.exchange == Exchange::Grid) {
+    if (hidden > (r.math == Math::Mma ? 2 : 1) * kGridFmaColumns) {  // beyond the registers
+      return r.math == Math::Fma && problem.dtype == Dtype::Float && fma(problem, r);
+    }
+    switch (r.math) {
+      case Math::Fma:
+        return problem.dtype == Dtype::Float && grid_fma(hidden, r);
+      case Math::Mma:
+        return problem.is_16_bits() && grid_mma<GridMmaShapes>(hidden, r);
+      case Math::MmaTf32:
+        return problem.dtype == Dtype::Float && grid_mma<GridTf32Shapes>(hidden, r);
+    }
+  }
+  switch (r.math) {
+    case Math::Fma:
+      return cluster_fma(hidden, r);
+    case Math::Mma:
+      return problem.is_16_bits() && cluster_mma<ClusterMmaShapes>(hidden, r);
+    case Math::MmaTf32:
+      return problem.dtype == Dtype::Float && cluster_mma<ClusterTf32Shapes>(hidden, r);
+  }
+  return false;
+}
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,53 @@
+// What an entry does out of line while somebody watches: a trace, or shadow mode.
+#pragma once
+
+#include <c10/macros/Macros.h>
+
+#include "core/decision.h"
+#include "watch/profiled.h"
+#include "watch/shadow.h"
+#include "watch/signature.h"
+
+namespace aten_ext {
+
+// The whole entry, with everything that is written down about its call.
+template <class S>
+C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
+  // A call that shadow mode makes itself goes upstream, unless upstream could not read what it is given.
+  if (is_internal() && !saved_by_ours<S>(arguments)) {
+    return S::upstream(arguments);
+  }
+  Override& row = S::row();
+  const auto trace = [&](Route route, const char* reason) {
+    if (S::watch().traces() && !is_internal()) {
+      const auto boxed = S::unpack(arguments, [](const auto&... each) { return box(each...); });
+      S::watch().add(CallRow{row.name, row.key, route, reason, signature(boxed, S::kNames), 1});
+    }
+  };
+  const auto decision = decide<S>(arguments);
+  switch (decision.route) {
+    case Route::kDisabled:
+      row.counts.add_disabled();
+      trace(Route::kDisabled, "");
+      return S::upstream(arguments);
+    case Route::kDeclined:
+      row.counts.add_declined(decision.choice.reason());
+      trace(Route::kDeclined, decision.choice.reason());
+      return S::upstream(arguments);
+    default:
+      break;
+  }
+  const auto& plan = decision.choice.plan();
+  Ran<typename S::Result> ran = S::watch().samples() && !is_internal() && !S::kPaired
+                                    ? shadowed<S>(arguments, plan)
+                                    : profiled<S>(arguments, plan);
+  if (ran.refused()) {
+    trace(Route::kLate, "");
+    return late<S>(arguments);
+  }
+  row.counts.add_ran();
+  trace(Route::kFused, "");
+  return static_cast<typename S::Result>(ran.take());
+}
+
+}  // namespace aten_ext

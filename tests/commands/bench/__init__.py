@@ -1,0 +1,1 @@
+"""``python -m aten_ext bench``."""

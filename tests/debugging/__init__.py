@@ -1,0 +1,1 @@
+"""scripts/trace_dispatch and the commands for gdb."""

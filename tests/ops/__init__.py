@@ -1,0 +1,1 @@
+"""The overrides, a folder a family as in aten_ext/ops."""

@@ -1,0 +1,1 @@
+"""cat and cat.out."""

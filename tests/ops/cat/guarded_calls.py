@@ -1,0 +1,49 @@
+"""Calls of the CUDA kernels of cat, compiled for the CPU, on memory with forbidden pages around it.
+
+``python -m ops.cat.guarded_calls CALLS SEED`` in tests/ makes that many; started by test_on_host.py.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import torch
+
+import aten_ext
+from device_on_host import library
+from guarded import guarded
+from ops.cat.reference import KERNELS, bits
+from strategies import random_bits
+
+DTYPES = (torch.uint8, torch.int16, torch.float32, torch.int64, torch.complex128)
+
+
+def main(calls: int, seed: int) -> None:
+    """Exits by a signal where a kernel strays."""
+    library.load("cat", *KERNELS)
+    choose = random.Random(seed)
+    for call in range(calls):
+        dtype = choose.choice(DTYPES)
+        rows = choose.choice([1, 2, 3, 9, 33])
+        mixed = choose.random() < 0.3
+        tensors = []
+        for _ in range(choose.choice([1, 2, 3, 8, 90])):
+            n = choose.choice([1, 2, 7, 8, 9, 15, 16, 17, 31, 65])
+            kind = choose.choice(["runs", "runs", "transposed", "strided"])
+            of = choose.choice([torch.bool, dtype]) if mixed else dtype
+            # Every second element of 2 * size - 1: what the tensor reaches, and no more.
+            size = rows * n if kind != "strided" else 2 * rows * n - 1
+            flat = guarded(random_bits(size, of, call), choose.random() < 0.5)
+            strides = {"runs": (n, 1), "transposed": (1, rows), "strided": (2 * n, 2)}[kind]
+            tensors.append(flat.as_strided((rows, n), strides))
+        with aten_ext.disabled():
+            expected = torch.cat(tensors, 1)
+        out = guarded(torch.zeros(expected.numel(), dtype=expected.dtype), choose.random() < 0.5)
+        torch.ops.aten_ext_on_host.cat.out(tensors, 1, out=out.view(expected.shape))
+        assert torch.equal(bits(out), bits(expected)), f"call {call} of seed {seed}"
+    print(f"{calls} calls")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,234 @@
+r"""The CUDA kernels of cat, run on the CPU: bit for bit upstream's result, in any order of threads.
+
+Positions of 64 bits, which take results above 4 GB, are tested by the same tests with a lower limit:
+
+    ATEN_EXT_ON_HOST_CFLAGS=-DATEN_EXT_CAT_INDEX_LIMIT=2000 ATEN_EXT_ON_HOST_BUILD=build/on_host_wide \
+        pytest tests/ops/cat/test_on_host.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+
+import aten_ext
+from device_on_host import library
+from gpus import OTHERS, pretended
+from ops.cat.reference import CONVERTED, COPIED, KERNELS, assert_same, upstream
+from paths import TESTS
+from strategies import Concatenation, concatenations, fixture_is_fine, random_bits
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+BITS = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.complex128)
+ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ops() -> torch._ops._OpNamespace:
+    library.load("cat", *KERNELS)
+    return torch.ops.aten_ext_on_host
+
+
+def check(tensors: Sequence[torch.Tensor], dim: int, order: tuple[int, int] = (0, 0)) -> None:
+    """The kernels' result against upstream's; nothing where the rule declines."""
+    explained = aten_ext.explain("cat", tensors, dim, key="CUDA")
+    assert explained.route == "fused" or explained.reason == "result without elements"
+    theirs = upstream(lambda: torch.cat(tensors, dim))
+    if explained.route == "fused":
+        torch.ops.aten_ext_on_host_cat.set_order(*order)
+        ours = torch.ops.aten_ext_on_host.cat(tensors, dim)
+        assert_same(ours, theirs, any_nan=len({t.dtype for t in tensors}) > 1)
+
+
+@fixture_is_fine
+@given(concatenations(BITS, plain=True), ORDERS)
+def test_contiguous(call: Concatenation, order: tuple[int, int]) -> None:
+    check(call.make("cpu"), call.dim, order)
+
+
+@fixture_is_fine
+@given(concatenations(BITS), ORDERS)
+def test_any_layout(call: Concatenation, order: tuple[int, int]) -> None:
+    check(call.make("cpu"), call.dim, order)
+
+
+@fixture_is_fine
+@given(concatenations(CONVERTED, mixed=True), ORDERS)
+def test_mixed_dtypes(call: Concatenation, order: tuple[int, int]) -> None:
+    check(call.make("cpu"), call.dim, order)
+
+
+@pytest.mark.parametrize("dtype", COPIED, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_dtype(dtype: torch.dtype, transposed: bool) -> None:
+    tensors = [random_bits(35 * n, dtype, n).view(35, n) for n in (3, 70, 16)]
+    if transposed:
+        tensors = [t.t().contiguous().t() for t in tensors]
+    check(tensors, 1)
+    check([t[:, ::2] for t in tensors], 1)
+
+
+@pytest.mark.parametrize("to", CONVERTED, ids=str)
+@pytest.mark.parametrize("kind", ["runs", "misaligned", "transposed", "strided"])
+def test_every_conversion(to: torch.dtype, kind: str) -> None:
+    """From every dtype that promotes to ``to``, of every kind of kernel."""
+    sources = [d for d in CONVERTED if torch.promote_types(d, to) == to and d != to]
+    tensors = []
+    for i, dtype in enumerate([to, *sources]):
+        numel = 37 * (9 + i)
+        if kind == "transposed":
+            tensors.append(random_bits(numel, dtype, i).view(9 + i, 37).t())
+        elif kind == "strided":
+            tensors.append(random_bits(2 * numel, dtype, i).view(37, -1)[:, ::2])
+        else:
+            offset = 1 if kind == "misaligned" else 0
+            tensors.append(random_bits(numel + offset, dtype, i)[offset:].view(37, 9 + i))
+    check(tensors, 1)
+    check([t.t() for t in tensors], 0)
+
+
+# Inputs about those that fit kernel arguments of 1, 4 and 32 KB, in each kernel.
+@pytest.mark.parametrize("count", [60, 74, 75, 281, 282, 283, 700, 2676, 2677, 5400])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("equal", [True, False])
+def test_many_runs(count: int, rows: int, equal: bool) -> None:
+    sizes = [7 if equal else 1 + 13 * i % 19 for i in range(count)]
+    check([random_bits(rows * n, torch.float32, n).view(rows, n) for n in sizes], 1)
+
+
+@pytest.mark.parametrize("count", [130, 185, 190, 1500, 2000])
+@pytest.mark.parametrize("kind", ["rows apart", "converted", "strided", "transposed"])
+def test_many_others(count: int, kind: str) -> None:
+    sizes = [8 + i % 3 for i in range(count)]
+    if kind == "rows apart":
+        tensors = [random_bits(3 * (n + 1), torch.int16, n).view(3, n + 1)[:, 1:] for n in sizes]
+    elif kind == "converted":
+        tensors = [random_bits(3 * n, torch.int16 if n % 2 else torch.uint8, n).view(3, n) for n in sizes]
+    elif kind == "strided":
+        tensors = [random_bits(6 * n, torch.int32, n).view(3, 2 * n)[:, ::2] for n in sizes[:500]]
+    else:
+        tensors = [random_bits(8 * n, torch.int16, n).view(n, 8).t() for n in sizes[:500]]
+    check(tensors, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_outside_of_the_tensors_is_touched(seed: int) -> None:
+    """Not even read: pages that may not be are around every input and the result."""
+    command = [sys.executable, "-m", "ops.cat.guarded_calls", "200", str(seed)]
+    run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600)
+    assert (run.stdout, run.returncode) == ("200 calls\n", 0), run.stderr
+
+
+def test_small_arguments_of_old_drivers() -> None:
+    """Nothing but 4 KB before CUDA 12.1: more launches."""
+    tensors = [random_bits(6 * (5 + i % 3), torch.int32, i).view(3, -1) for i in range(600)]
+    with pretended(OTHERS["sm_90 with a driver before CUDA 12.1"], torch.ops.aten_ext_on_host_cat.set_gpu):
+        check(tensors, 1)
+        check([t.flatten() for t in tensors], 0)
+        check([t[:, ::2] for t in tensors], 1)
+        check([t.view(torch.int16) if i % 2 else t for i, t in enumerate(tensors)], 1)
+        check([t.view(-1, 3).repeat(1, 4).t() for t in tensors], 1)
+
+
+@pytest.mark.parametrize("offset", range(0, 20))
+@pytest.mark.parametrize("run", [1, 15, 16, 17, 31, 32, 33, 47, 64, 333])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_every_phase(offset: int, run: int, rows: int) -> None:
+    """Bytes of any number from any address to any address."""
+    first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
+    check([first, random_bits(rows * 65, torch.uint8, 2).view(rows, 65), first], 1)
+
+
+# Average runs, in bytes, about those from which on another kernel is chosen (words.cu).
+@pytest.mark.parametrize("size", [3, 16, 64, 66, 638, 642, 2046, 2050, 4094, 4098, 8190, 8194])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_runs_of_words(size: int, dtype: torch.dtype, rows: int) -> None:
+    """In and out of step, with rows of even and odd sizes, and not at the beginning of memory."""
+    n = max(size // dtype.itemsize, 1)
+    for order, sizes in enumerate(((n, n), (n, n + 1), (n + 1, n + 2), (n - n % 4 + 4,) * 2)):
+        flat = [random_bits(rows * m + order % 2, dtype, m) for m in sizes]
+        check([t[order % 2 :].view(rows, -1) for t in flat], 1, (order % 3, size))
+
+
+@pytest.mark.parametrize("count", [8, 9, 300, 700])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
+    """Of one length or not, in step or not, in one launch or several."""
+    for sizes in (
+        [4] * count,
+        [5] * count,
+        [1 + i % 7 for i in range(count)],
+        [4 + i % 3 * 4 for i in range(count)],
+    ):
+        check([random_bits(rows * n, dtype, n).view(rows, n) for n in sizes], 1)
+
+
+# Long runs of bytes out of step, and results that begin between words, are made by runs.cu.
+@pytest.mark.parametrize("offset", range(0, 20))
+@pytest.mark.parametrize("run", [4097, 8201])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
+    first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
+    check([first, random_bits(rows * 65, torch.uint8, 2).view(rows, 65), first], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+@pytest.mark.parametrize("offset", [1, 3, 5, 7])
+@pytest.mark.parametrize("count", [9, 400])
+def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int) -> None:
+    """Runs shorter and longer than a vector; nothing beside the result is touched."""
+    tensors = [random_bits(1 + 13 * i % 37, dtype, i) for i in range(count)]
+    expected = upstream(lambda: torch.cat(tensors))
+    storage = torch.full((expected.numel() + 20,), 7, dtype=dtype)
+    out = storage[offset : offset + expected.numel()]
+    torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+    assert_same(out.clone(), expected)
+    assert (storage[:offset] == 7).all() and (storage[offset + out.numel() :] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
+@pytest.mark.parametrize("n", [7, 8, 31, 32, 33, 63, 64, 65, 128, 130])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_tiles(dtype: torch.dtype, n: int, offset: int) -> None:
+    """One either side of a tile, in pairs of 16 bits and not."""
+    tensors = [random_bits(m * n + offset, dtype, m)[offset:].view(m, n).t() for m in (64, 9, 65, 8, 7, 128)]
+    check(tensors, 1)
+    check([t[None].expand(2, -1, -1) for t in tensors], 2)
+    check([t.t() for t in tensors], 0)
+
+
+@pytest.mark.parametrize("out_offset", [0, 1, 2, 3])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_out(out_offset: int, order: tuple[int, ...], dtype: torch.dtype, mixed: bool) -> None:
+    """Any dense layout, at any address; nothing beside it is touched."""
+    tensors = [random_bits(5 * n * 11, dtype, n).view(5, n, 11) for n in (1, 9, 4)]
+    if mixed:
+        tensors.append(random_bits(55, torch.bool, 0).view(5, 1, 11))
+    expected = upstream(lambda: torch.cat(tensors, 1))
+    storage = torch.full((2048,), 7, dtype=expected.dtype)
+    shape = [expected.shape[d] for d in order]
+    inner = torch.empty(shape, device="meta").permute([order.index(d) for d in range(3)])
+    out = storage.as_strided(expected.shape, inner.stride(), out_offset)
+    assert aten_ext.explain("cat.out", tensors, 1, out=out, key="CUDA").route == "fused"
+    assert torch.ops.aten_ext_on_host.cat.out(tensors, 1, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+    assert (storage[:out_offset] == 7).all() and (storage[out_offset + out.numel() :] == 7).all()
+
+
+def test_more_than_8_dimensions() -> None:
+    shape = (2, 1, 2, 1, 2, 1, 2, 1, 2, 3)
+    x = random_bits(96, torch.int32, 0).view(shape)
+    check([x, x, x], 2)
+    explained = aten_ext.explain("cat", [x.transpose(0, 9)], 0, key="CUDA")
+    assert explained.reason == "more than 8 dimensions, not contiguous"

@@ -1,0 +1,243 @@
+"""The CUDA kernel of linear layers, run on the CPU: its tiles, its edges, its reductions.
+
+Values are compared with float64; how far from it upstream's own CUDA result is, only a GPU can say
+(test_cuda.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+from ops.linear.cases import WHOLE_MATRIX
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+# One either side of each tile height, of 16, 32 and 64 columns, of a stage of K (64, 128
+# or 256 in fp32, twice that in 16 bits).
+SHAPES = [
+    (1, 1, 8), (1, 64, 64), (4, 31, 72), (5, 33, 128), (8, 63, 136), (9, 65, 120), (16, 96, 264),
+    (17, 40, 64), (32, 65, 200), (33, 64, 72), (64, 72, 136), (63, 129, 64),
+]  # fmt: skip
+# So deep that blocks of a cluster share K: several tiles of columns, ragged ends.
+DEEP = [(3, 70, 1544), (9, 31, 2056), (16, 64, 1024), (24, 72, 1096), (64, 64, 1032)]
+# So wide that tiles have 64 columns, for each tile height.
+WIDE = [(2, 8456, 16), (9, 8456, 16), (17, 8456, 16), (40, 8456, 16)]
+
+
+def load() -> None:
+    """The kernel for few rows and cuBLASLt's way, against a stand-in for cuBLASLt."""
+    here = Path(__file__).parent
+    files = [f"ops/linear/{name}" for name in ("choose.cpp", "run.cpp", "few_rows.cu", "lt.cpp")]
+    library.load("linear", *files, str(here / "few_rows_ops.cpp"), str(here / "lt_ops.cpp"))
+
+
+EPILOGUES = {"": 0, "relu": 1, "gelu": 2}
+
+
+def few_rows(
+    bias: torch.Tensor | None, mat1: torch.Tensor, mat2: torch.Tensor, act: str = "", **options: Any
+) -> torch.Tensor:
+    """The kernel for few rows, whether or not upstream would be faster."""
+    result: torch.Tensor = torch.ops.aten_ext_on_host_linear.few_rows(
+        bias, mat1, mat2, epilogue=EPILOGUES[act], **options
+    )
+    return result
+
+
+def mm(mat1: torch.Tensor, mat2: torch.Tensor, **options: Any) -> torch.Tensor:
+    return few_rows(None, mat1, mat2, **options)
+
+
+@pytest.fixture(params=[(0, 0), (1, 0), (2, 7)], ids=["forward", "backward", "shuffled"])
+def order(request: pytest.FixtureRequest) -> Iterator[None]:
+    load()
+    torch.ops.aten_ext_on_host_linear.set_order(*request.param)
+    yield
+    torch.ops.aten_ext_on_host_linear.set_order(0, 0)
+
+
+def operands(
+    shape: tuple[int, int, int], dtype: torch.dtype, transposed: bool, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """mat1 and mat2 whose rows lie 8 elements further apart than they are long, between NaN."""
+    m, n, k = shape
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(count: int, length: int) -> torch.Tensor:
+        memory = torch.full((count + 2, length + 8), torch.nan, dtype=dtype)
+        view = memory[1 : count + 1, :length]
+        view.copy_(torch.randn(count, length, generator=generator))
+        return view
+
+    return rows(m, k), rows(n, k).t() if transposed else rows(k, n)
+
+
+def reference(
+    bias: torch.Tensor | None, mat1: torch.Tensor, mat2: torch.Tensor, alpha: float, beta: float, act: str
+) -> torch.Tensor:
+    exact = alpha * (mat1.double() @ mat2.double())
+    if bias is not None and beta != 0:
+        exact = exact + beta * bias.double()
+    if act == "relu":
+        return exact.relu()
+    return torch.nn.functional.gelu(exact, approximate="tanh") if act == "gelu" else exact
+
+
+def assert_close(result: torch.Tensor, exact: torch.Tensor, k: int) -> None:
+    """Within the rounding of the result and a few fp32 roundings of sums of so many terms of size 1."""
+    assert torch.isfinite(result).all()
+    rounding = {torch.float32: 0.0, torch.float16: 2**-11, torch.bfloat16: 2**-8}[result.dtype]
+    torch.testing.assert_close(result.double(), exact, rtol=rounding + 1e-6, atol=4e-7 * k**0.5 + 1e-6)
+
+
+def columns_for(n: int, transposed: bool) -> int:
+    return n if transposed else -(-n // 8) * 8  # rows of [K, N] are multiples of 16 bytes
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("shape", SHAPES + DEEP, ids=str)
+def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    n = columns_for(n, transposed)
+    mat1, mat2 = operands((m, n, k), dtype, transposed)
+    result = mm(mat1, mat2)
+    assert result.shape == (m, n) and result.is_contiguous() and result.dtype == dtype
+    assert_close(result, reference(None, mat1, mat2, 1, 0, ""), k)
+    assert torch.equal(result, mm(mat1, mat2)), "the same bits on every run"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("shape", WIDE, ids=str)
+def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int, int]) -> None:
+    load()
+    torch.ops.aten_ext_on_host_linear.set_order(2, 3)
+    mat1, mat2 = operands(shape, dtype, transposed)
+    result = mm(mat1, mat2)
+    torch.ops.aten_ext_on_host_linear.set_order(0, 0)
+    assert_close(result, reference(None, mat1, mat2, 1, 0, ""), shape[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("act", ["", "relu", "gelu"])
+@pytest.mark.parametrize(
+    "form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"]
+)
+@pytest.mark.parametrize("shape", [(9, 35, 136), (24, 40, 1096)], ids=str)
+def test_bias_forms(dtype: torch.dtype, act: str, form: str, shape: tuple[int, int, int]) -> None:
+    """In one block and in a cluster, whose blocks finish different rows."""
+    load()
+    m, n, k = shape
+    mat1, mat2 = operands((m, n, k), dtype, True)
+    bias = {
+        "[]": torch.tensor(0.5),
+        "[1]": torch.tensor([0.5]),
+        "[n]": torch.randn(n),
+        "[n] strided": torch.randn(3 * n)[1::3],
+        "[1, n]": torch.randn(1, n),
+        "[m, 1]": torch.randn(m, 1),
+        "[m, n]": torch.randn(m, n),
+        "[m, n].t": torch.randn(n, m).t(),
+    }[form].to(dtype)
+    options: dict[str, Any] = {"alpha": 0.75, "beta": -2}
+    if dtype != torch.float32 and bias.shape == (m, n):
+        with pytest.raises(RuntimeError, match=WHOLE_MATRIX):
+            few_rows(bias, mat1, mat2, act, **options)
+        return
+    result = few_rows(bias, mat1, mat2, act, **options)
+    assert_close(result, reference(bias, mat1, mat2, 0.75, -2, act), k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 33, 128), DEEP[0]], ids=str)
+def test_out(order: None, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    """Nothing is written outside of what is out's, whose rows may be further apart than they are long."""
+    m, n, k = shape
+    mat1, mat2 = operands(shape, dtype, True)
+    bias = torch.randn(n).to(dtype)
+    memory = torch.full((m + 2, n + 3), 7.0, dtype=dtype)
+    out = memory[1:-1, 1:-2]
+    for call, exact in [
+        (
+            lambda: torch.ops.aten_ext_on_host.mm.out(mat1, mat2, out=out),
+            reference(None, mat1, mat2, 1, 0, ""),
+        ),
+        (
+            lambda: torch.ops.aten_ext_on_host.addmm.out(bias, mat1, mat2, out=out),
+            reference(bias, mat1, mat2, 1, 1, ""),
+        ),
+        (
+            lambda: torch.ops.aten_ext_on_host._addmm_activation.out(
+                bias, mat1, mat2, use_gelu=True, out=out
+            ),
+            reference(bias, mat1, mat2, 1, 1, "gelu"),
+        ),
+    ]:
+        out.fill_(torch.nan)
+        assert call().data_ptr() == out.data_ptr()
+        assert_close(out, exact, k)
+        out.fill_(7.0)
+        assert (memory == 7.0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_beta_zero_ignores_the_bias(dtype: torch.dtype) -> None:
+    load()
+    mat1, mat2 = operands((2, 16, 64), dtype, True)
+    bias = torch.full((16,), torch.nan, dtype=dtype)
+    result = torch.ops.aten_ext_on_host.addmm(bias, mat1, mat2, beta=0)
+    assert torch.equal(result, mm(mat1, mat2))
+
+
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 40, 128), (17, 72, 1096)], ids=str)
+def test_operands_that_are_not_finite(
+    order: None, dtype: torch.dtype, shape: tuple[int, int, int], transposed: bool
+) -> None:
+    """They reach the results that they are part of, as what a sum of products makes of them, and no other."""
+    mat1, mat2 = operands(shape, dtype, transposed)
+    mat1[1, 3] = torch.inf
+    mat1[2, 70], mat1[2, 71] = torch.inf, -torch.inf
+    mat1[3, 100] = torch.nan
+    mat2[9, 17] = -torch.inf
+    mat2[3, 5] = 0.0  # times an infinity
+    result = mm(mat1, mat2)
+    exact = (mat1.double() @ mat2.double()).to(dtype)
+    torch.testing.assert_close(
+        result.isnan() * 2 + result.isinf() * result.sign().nan_to_num(),
+        exact.isnan() * 2 + exact.isinf() * exact.sign().nan_to_num(),
+    )
+    finite = exact.isfinite()
+    assert_close(result[finite], (mat1.double() @ mat2.double())[finite], shape[2])
+
+
+def test_large_and_small_numbers() -> None:
+    """fp32: sums whose parts are infinite in bf16 are not, and small numbers keep their bits."""
+    load()
+    largest = torch.finfo(torch.float32).max
+    mat1 = torch.zeros(2, 64)
+    mat1[0, 0], mat1[1, :4] = largest, 1e-30
+    result = mm(mat1, torch.ones(16, 64).t())
+    torch.testing.assert_close(result[:, 0], torch.tensor([largest, 4e-30]), rtol=1e-7, atol=0)
+    assert (result == result[:, :1]).all()
+
+
+@pytest.mark.parametrize("act", [False, True], ids=["relu", "gelu"])
+def test_not_finite(act: bool) -> None:
+    """NaN and infinities come out as PyTorch's own functions have them."""
+    load()
+    values = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 1e30, -1e30, -100.0, 100.0])
+    result = torch.ops.aten_ext_on_host._addmm_activation(
+        values, torch.zeros(1, 4), torch.zeros(8, 4).t(), use_gelu=act
+    )[0]
+    expected = torch.nn.functional.gelu(values, approximate="tanh") if act else torch.relu(values)
+    torch.testing.assert_close(result, expected, equal_nan=True)

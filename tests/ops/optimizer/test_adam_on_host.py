@@ -1,0 +1,96 @@
+"""The CUDA kernel of the fused Adam step, run on the CPU: its splitting, its edges, its arguments.
+
+The last bits of pow differ between the two, so values are compared within a tolerance; bit for bit is for a
+GPU (test_adam_parity.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+# More tensors than kernel arguments of 4 KB hold (75), than those of 32 KB hold (610), and what fits both.
+COUNTS = [1, 3, 76, 700]
+SCALARS = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6}
+
+
+def make_lists(sizes: list[int], dtype: torch.dtype, offset: int, amsgrad: bool) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def one(size: int, positive: bool) -> torch.Tensor:
+        values = torch.randn(size + offset, generator=generator).to(dtype)
+        return (values.abs() if positive else values)[offset:]
+
+    lists = [[one(size, which >= 3) for size in sizes] for which in range(5 if amsgrad else 4)]
+    return [*lists, *([] if amsgrad else [[]]), [torch.tensor(float(3 + i % 2)) for i in range(len(sizes))]]
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (2, 7)], ids=["forward", "backward", "shuffled"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_parity(order: tuple[int, int], dtype: torch.dtype, offset: int, amsgrad: bool) -> None:
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    torch.ops.aten_ext_on_host_fused_adam.set_order(*order)
+    sizes = [1, 5, 7, 8, 1023, 1024, 1025, 2048, 5000]
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": amsgrad, "maximize": True}
+    ours, theirs = (make_lists(sizes, dtype, offset, amsgrad) for _ in range(2))
+    torch.ops.aten_ext_on_host._fused_adamw_(*ours, **options)
+    torch._fused_adamw_(*theirs, **options)
+    torch.ops.aten_ext_on_host_fused_adam.set_order(0, 0)
+    for mine, upstream in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(mine, upstream)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_lists_of_any_length(count: int, scaled: bool) -> None:
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    sizes = [1 + 37 * i % 300 for i in range(count)]
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
+    if scaled:
+        options |= {"grad_scale": torch.tensor(8.0), "found_inf": torch.tensor(0.0)}
+    ours, theirs = (make_lists(sizes, torch.float32, 0, False) for _ in range(2))
+    torch.ops.aten_ext_on_host._fused_adam_(*ours, **options)
+    torch._fused_adam_(*theirs, **options)
+    for mine, upstream in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(mine, upstream)
+
+
+def test_found_inf_changes_nothing() -> None:
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    lists = make_lists([5, 1024, 3000], torch.float32, 0, False)
+    before = [[t.clone() for t in one] for one in lists]
+    torch.ops.aten_ext_on_host._fused_adamw_(
+        *lists, lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.1, eps=1e-6, amsgrad=False, maximize=False,
+        grad_scale=torch.tensor(2.0), found_inf=torch.tensor(1.0),
+    )  # fmt: skip
+    for one, old in zip(lists, before, strict=True):
+        for t, o in zip(one, old, strict=True):
+            assert torch.equal(t, o)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("margin", [16, 17])
+def test_nothing_beside_a_tensor_is_written(dtype: torch.dtype, margin: int) -> None:
+    """Each tensor lies in the middle of a larger one, aligned or not, whose margins stay."""
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": True, "maximize": False}
+    ours, theirs = (make_lists([1, 7, 0, 15, 1023, 1025, 3001, 0], dtype, 0, True) for _ in range(2))
+    margins = []
+    for tensors in ours[:-1]:
+        for i, tensor in enumerate(tensors):
+            whole = torch.full((len(tensor) + 2 * margin,), 7.0, dtype=dtype)
+            tensors[i] = whole[margin : margin + len(tensor)].copy_(tensor)
+            margins += [whole[:margin], whole[margin + len(tensor) :]]
+    torch.ops.aten_ext_on_host._fused_adamw_(*ours, **options)
+    torch._fused_adamw_(*theirs, **options)
+    for mine, upstream in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(mine, upstream)
+    assert all((m == 7.0).all() for m in margins)

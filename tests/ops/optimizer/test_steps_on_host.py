@@ -1,0 +1,115 @@
+"""The CUDA kernels of the fused SGD and Adagrad steps and of the step counters, run on the CPU.
+
+Their splitting, their edges, their arguments. Values are held to the formula in float64 within the rounding
+of the dtype; bit for bit is for a GPU (test_sgd.py, test_adagrad.py, test_foreach_add.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+from ops.optimizer.step_suite import Maker, Step
+from ops.optimizer.test_adagrad import make as make_adagrad
+from ops.optimizer.test_adagrad import reference as adagrad_reference
+from ops.optimizer.test_sgd import make as make_sgd
+from ops.optimizer.test_sgd import reference as sgd_reference
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+STEPS = {"_fused_sgd_": (make_sgd, sgd_reference), "_fused_adagrad_": (make_adagrad, adagrad_reference)}
+SIZES: list[tuple[int, ...]] = [(n,) for n in (1, 5, 7, 8, 1023, 1024, 1025, 2048, 5000)]
+ORDERS = [(0, 0), (1, 0), (2, 7)]
+TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+
+def call_on_host(step: Step, order: tuple[int, int] = (0, 0)) -> None:
+    """Run the CUDA kernel of ``step``; ``order`` of the threads of a block."""
+    name = step.op.strip("_")
+    library.load(name, f"ops/optimizer/cuda/{name}.cpp", f"ops/optimizer/cuda/{name}.cu")
+    set_order = getattr(torch.ops, f"aten_ext_on_host_{name}").set_order
+    set_order(*order)
+    operator = getattr(torch.ops.aten_ext_on_host, step.op)
+    overload = operator.tensor_lr if step.override != step.op else operator.default
+    overload(*step.lists.values(), **step.options)
+    set_order(0, 0)
+
+
+def check(step: Step, order: tuple[int, int] = (0, 0)) -> None:
+    """What the formula in float64 gives, within the rounding of the dtype; gradients only where unscaled."""
+    exact, before = STEPS[step.op][1](step), step.clone()
+    call_on_host(step, order)
+    dtype = step.lists["params"][0].dtype
+    for name in step.written:
+        for mine, truth in zip(step.lists[name], exact[name], strict=True):
+            torch.testing.assert_close(
+                mine.double(), truth, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype] / 10
+            )
+    scale = step.options.get("grad_scale")
+    for mine, old in zip(step.lists["grads"], before.lists["grads"], strict=True):
+        expected = old if scale is None else (old.to(scale.dtype) / scale).to(old.dtype)
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["forward", "backward", "shuffled"])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [
+        ("_fused_sgd_", dict(momentum=0.0)),
+        ("_fused_sgd_", dict(nesterov=True, maximize=True, dampening=0.1)),
+        ("_fused_sgd_", dict(is_first_step=True)),
+        ("_fused_sgd_", dict(lr=torch.tensor(0.25))),
+        ("_fused_adagrad_", dict(lr_decay=0.1, maximize=True, eps=1e-3)),
+        ("_fused_adagrad_", dict(weight_decay=0.0, eps=1e-3, lr=torch.tensor(0.25))),
+    ],
+)
+def test_formula(
+    op: str, options: dict[str, Any], offset: int, dtype: torch.dtype, order: tuple[int, int]
+) -> None:
+    check(STEPS[op][0](Maker(SIZES, dtype, offset=offset), **options), order)
+
+
+# One either side of what one launch takes with small kernel arguments, and with large ones.
+@pytest.mark.parametrize("count", [87, 88, 107, 108, 730, 731, 893, 894])
+@pytest.mark.parametrize("op", STEPS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_lists_of_any_length(op: str, count: int, scaled: bool) -> None:
+    options: dict[str, Any] = {"eps": 1e-3} if op == "_fused_adagrad_" else {}
+    if scaled:
+        options["found_inf"] = torch.tensor(0.0)
+        if op != "_fused_adagrad_":  # which leaves scaled gradients to upstream
+            options["grad_scale"] = torch.tensor(3.0)
+    check(STEPS[op][0](Maker([(1 + 37 * i % 300,) for i in range(count)]), **options))
+
+
+@pytest.mark.parametrize("op", STEPS)
+def test_found_inf_changes_nothing(op: str) -> None:
+    scale = {"found_inf": torch.tensor(1.0)}
+    if op != "_fused_adagrad_":
+        scale["grad_scale"] = torch.tensor(2.0)
+    step = STEPS[op][0](Maker(SIZES), **scale)
+    before = step.clone()
+    call_on_host(step)
+    for mine, old in zip(step.lists.values(), before.lists.values(), strict=True):
+        for a, b in zip(mine, old, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("op", STEPS)
+def test_only_empty_tensors(op: str) -> None:
+    call_on_host(STEPS[op][0](Maker([(0,), (3, 0)])))
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 129, 511, 512, 4094, 4095, 9000])
+def test_step_counters(count: int) -> None:
+    """Every number once, whatever the number of blocks and launches, and versions as upstream counts them."""
+    library.load("foreach_add", "ops/optimizer/cuda/foreach_add.cpp", "ops/optimizer/cuda/foreach_add.cu")
+    numbers = [torch.tensor(float(i)) for i in range(count)]
+    torch.ops.aten_ext_on_host._foreach_add_.Scalar(numbers, 1)
+    assert torch.stack(numbers).tolist() == [i + 1.0 for i in range(count)]
+    assert {t._version for t in numbers} == {1}

@@ -1,0 +1,124 @@
+"""What the tests of the GRU share: arguments of a layer, its rule's answer, and how a result is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import aten_ext
+from paths import DOCS
+
+DOCUMENTATION = (DOCS / "overrides.md").read_text()
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+FLOOR = {torch.float32: 1e-7, torch.float16: 2.5e-4, torch.bfloat16: 2e-3}
+LSTM, GRU = 2, 3
+
+
+def documented(reason: str) -> str:
+    """``reason``, if docs/overrides.md has it, word for word."""
+    assert f"| `{reason}` |" in DOCUMENTATION, reason
+    return reason
+
+
+@contextmanager
+def tf32_allowed(allowed: bool) -> Iterator[None]:
+    """Whether cuDNN may use TF32 in a ``with`` block."""
+    before = torch.backends.cudnn.allow_tf32
+    # Not through torch.backends, which torch.testing._internal locks for a whole process.
+    torch._C._set_cudnn_allow_tf32(allowed)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_allow_tf32(before)
+
+
+def names(value: object) -> str:
+    """Short names of a test's parameters."""
+    return ", ".join(value) if isinstance(value, dict) else str(value)
+
+
+def meta(*shape: int, **options: Any) -> torch.Tensor:
+    """A tensor that has a shape and no memory."""
+    return torch.empty(*shape, device="meta", **options)
+
+
+def weights(
+    inputs: int, hidden: int, layers: int = 1, directions: int = 1, bias: bool = True, **options: Any
+) -> list[torch.Tensor]:
+    """The list that _cudnn_rnn takes, on the meta device."""
+    result = []
+    for layer in range(layers):
+        for _ in range(directions):
+            columns = inputs if layer == 0 else hidden * directions
+            shapes = [
+                (3 * hidden, columns),
+                (3 * hidden, hidden),
+                *([(3 * hidden,), (3 * hidden,)] if bias else []),
+            ]
+            result += [torch.empty(*shape, device="meta", **options) for shape in shapes]
+    return result
+
+
+def ask_layer(
+    *,
+    steps: int = 5,
+    batch: int = 2,
+    inputs: int = 6,
+    hidden: int = 8,
+    layers: int = 1,
+    bidirectional: bool = False,
+    bias: bool = True,
+    batch_first: bool = False,
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> str:
+    """The reason that _cudnn_rnn gives, "" if the fused kernel runs; ``changes`` replaces arguments."""
+    directions = 2 if bidirectional else 1
+    shape = (batch, steps, inputs) if batch_first else (steps, batch, inputs)
+    stride = 4 if bias else 2
+    arguments: dict[str, Any] = {
+        "input": torch.empty(shape, device="meta", dtype=dtype),
+        "weight": weights(inputs, hidden, layers, directions, bias, dtype=dtype),
+        "weight_stride0": stride,
+        "weight_buf": None,
+        "hx": torch.empty(layers * directions, batch, hidden, device="meta", dtype=dtype),
+        "cx": None,
+        "mode": GRU,
+        "hidden_size": hidden,
+        "proj_size": 0,
+        "num_layers": layers,
+        "batch_first": batch_first,
+        "dropout": 0.0,
+        "train": False,
+        "bidirectional": bidirectional,
+        "batch_sizes": [],
+        "dropout_state": None,
+    }
+    explanation = aten_ext.explain("_cudnn_rnn", key="CUDA", **arguments | changes)
+    assert (explanation.route == "upstream") == bool(explanation.reason)
+    return documented(explanation.reason) if explanation.reason else ""
+
+
+def assert_ran(name: str, times: int = 1) -> None:
+    """The fused kernel of this override ran so often, and nothing went upstream."""
+    counts = aten_ext.counts("CUDA")[name]
+    assert (counts.ran, dict(counts.declined)) == (times, {})
+
+
+def no_less_accurate(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, floor: float) -> None:
+    """Largest and mean error at most 1.5 times upstream's; a rounding of the result is no error.
+
+    Args:
+        ours: what the fused kernel gave.
+        theirs: what upstream gave.
+        exact: in float64.
+        floor: a rounding of a result of up to 1. A state that was given may be larger, and its roundings too.
+    """
+    assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype
+    floor *= max(1.0, exact.abs().max().item())
+    for measure in (torch.max, torch.mean):
+        mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
+        assert mine <= 1.5 * upstreams + floor, (measure.__name__, mine, upstreams)

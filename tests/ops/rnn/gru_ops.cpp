@@ -1,0 +1,105 @@
+// What the tests of the GRU ask of its parts, beside the operators: the policy, and the recurrence of one
+// layer with a kernel of their choice.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "core/gpu.h"
+#include "core/to_dtype.h"
+#include "ops/rnn/plan.h"
+#include "ops/rnn/recurrence.h"
+
+namespace {
+
+using namespace aten_ext;
+using namespace aten_ext::cuda;
+
+RnnProblem problem_of(Dtype dtype, bool tf32_allowed, int64_t steps, int64_t batch, int64_t input,
+                      int64_t hidden, int64_t directions) {
+  RnnProblem problem{};
+  problem.cell = Cell::Gru;
+  problem.dtype = dtype;
+  problem.tf32_allowed = tf32_allowed;
+  problem.layers = 1;
+  problem.directions = static_cast<int>(directions);
+  problem.hidden = hidden;
+  problem.sequence = {steps, batch, input, nullptr, Layout::TimeMajor};
+  return problem;
+}
+
+// -> reason, [route, math, exchange, blocks, rows], tf32; for the GPU that is pretended.
+std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool tf32_allowed, int64_t steps,
+                                                         int64_t batch, int64_t input, int64_t hidden,
+                                                         int64_t directions) {
+  const Dtype dtype = sixteen_bits ? Dtype::Half : Dtype::Float;
+  const auto choice = plan_rnn(problem_of(dtype, tf32_allowed, steps, batch, input, hidden, directions),
+                               gpu_of(c10::Device(c10::kMeta)));
+  if (choice.reason() != nullptr) {
+    return {choice.reason(), {}, false};
+  }
+  const RnnPlan& p = choice.plan();
+  const Recurrence& r = p.recurrence;
+  return {"",
+          {static_cast<int64_t>(p.route), static_cast<int64_t>(r.math), static_cast<int64_t>(r.exchange),
+           r.blocks, r.rows},
+          p.tf32};
+}
+
+RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden,
+                        int64_t directions, at::IntArrayRef kernel /* math, exchange, blocks, rows */) {
+  RecurrenceParams p{};
+  p.directions = static_cast<int>(directions);
+  p.dtype = to_dtype(dtype);
+  p.steps = steps;
+  p.batch = static_cast<int>(batch);
+  p.hidden = static_cast<int>(hidden);
+  p.plan.math = static_cast<Math>(kernel[0]);
+  p.plan.exchange = static_cast<Exchange>(kernel[1]);
+  p.plan.blocks = static_cast<int>(kernel[2]);
+  p.plan.rows = static_cast<int>(kernel[3]);
+  TORCH_CHECK(choose_kernel(problem_of(p.dtype, false, steps, batch, hidden, hidden, directions), p.plan),
+              "no such kernel");
+  return p;
+}
+
+// gates [D, T, B, 3H] of float, w_hh [D, 3H, H], biases [D, 3H] or none, h0 [D, B, H] -> y [T, B, D * H], hy
+// [D, B, H]
+std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at::Tensor& w_hh,
+                                              const std::optional<at::Tensor>& b_ih,
+                                              const std::optional<at::Tensor>& b_hh, const at::Tensor& h0,
+                                              at::IntArrayRef kernel) {
+  const int64_t directions = gates.size(0);
+  const int64_t steps = gates.size(1);
+  const int64_t batch = gates.size(2);
+  const int64_t hidden = h0.size(2);
+  const at::Tensor hy = at::empty_like(h0);
+  const at::Tensor y = at::empty({steps, batch, directions * hidden}, h0.options());
+  RecurrenceParams p = params(h0.scalar_type(), steps, batch, hidden, directions, kernel);
+  for (int64_t d = 0; d < directions; ++d) {
+    p.direction[d] = {w_hh.select(0, d).const_data_ptr(),
+                      b_ih.has_value() ? b_ih->select(0, d).const_data_ptr() : nullptr,
+                      b_hh.has_value() ? b_hh->select(0, d).const_data_ptr() : nullptr,
+                      gates.select(0, d).const_data_ptr<float>(),
+                      h0.select(0, d).const_data_ptr(),
+                      hy.select(0, d).mutable_data_ptr(),
+                      static_cast<char*>(y.mutable_data_ptr()) + d * hidden * y.element_size()};
+  }
+  p.projection_step = gates.stride(1);
+  p.projection_row = gates.stride(2);
+  p.y_step = y.stride(0);
+  p.y_row = y.stride(1);
+  const at::Tensor words = at::zeros({p.plan.words}, h0.options().dtype(at::kLong));
+  p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
+  const cudaError_t error = launch_recurrence(p, nullptr);
+  TORCH_CHECK(error == cudaSuccess, "launch: error ", static_cast<int>(error));
+  return {y, hy};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_gru, m) {
+  m.def("plan", plan);
+  m.def("recurrence", recurrence);
+}

@@ -1,0 +1,48 @@
+"""What the tests of the GRU's CUDA kernels on the CPU share: the kernels, compiled, and their tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from device_on_host import library
+
+FMA, MMA, TF32 = 0, 1, 2
+BLOCK, CLUSTER, GRID = 0, 1, 2
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+# Error against float64 of a state after a few steps; values are of the order of 0.5.
+TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+TF32_TOLERANCE = 2e-3
+ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
+"""In which the threads of a block get their turns: arguments of ``order_of_threads``."""
+
+
+def load() -> Any:
+    """All kernels of the GRU as operators, and what gru_ops.cpp adds to them, which is returned."""
+    library.load(
+        "cudnn_rnn",
+        "ops/rnn/cudnn_rnn.cpp",
+        "ops/rnn/recurrence.cu",
+        "ops/rnn/problem.cpp",
+        "ops/rnn/plan.cpp",
+        "ops/rnn/recurrence_shape.cpp",
+        "ops/rnn/cluster.cu",
+        "ops/rnn/gru_cell.cu",
+        "ops/rnn/gru_cell.cpp",
+        "ops/rnn/thnn_fused_gru_cell.cu",
+        "ops/rnn/thnn_fused_gru_cell.cpp",
+        str(Path(__file__).with_name("gru_ops.cpp")),
+    )
+    return torch.ops.aten_ext_on_host_gru
+
+
+@contextmanager
+def order_of_threads(order: int, seed: int) -> Iterator[None]:
+    """0 forward, 1 backward, 2 shuffled by a seed, in a ``with`` block."""
+    torch.ops.aten_ext_on_host_cudnn_rnn.set_order(order, seed)
+    yield
+    torch.ops.aten_ext_on_host_cudnn_rnn.set_order(0, 0)

@@ -1,0 +1,111 @@
+"""gru_cell, one step with its products: when it runs fused, and on a GPU parity with upstream and float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import aten_ext
+from ops.rnn.cases import DTYPES, FLOOR, assert_ran, documented, meta, names, no_less_accurate
+
+
+def ask_cell(
+    batch: int = 2, inputs: int = 6, hidden: int = 8, dtype: torch.dtype = torch.float32, **changes: Any
+) -> str:
+    arguments: dict[str, Any] = {
+        "input": meta(batch, inputs, dtype=dtype),
+        "hx": meta(batch, hidden, dtype=dtype),
+        "w_ih": meta(3 * hidden, inputs, dtype=dtype),
+        "w_hh": meta(3 * hidden, hidden, dtype=dtype),
+        "b_ih": meta(3 * hidden, dtype=dtype),
+        "b_hh": meta(3 * hidden, dtype=dtype),
+    }
+    reason = aten_ext.explain("gru_cell", key="CUDA", **arguments | changes).reason
+    return documented(reason) if reason else ""
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_cell_runs(dtype: torch.dtype) -> None:
+    assert (
+        ask_cell(dtype=dtype)
+        == ask_cell(dtype=dtype, b_ih=None, b_hh=None)
+        == ask_cell(batch=8, dtype=dtype)
+        == ""
+    )
+    rows = 4 if dtype == torch.float32 else 64
+    assert ask_cell(batch=rows, inputs=512, hidden=512, dtype=dtype) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes"),
+    [
+        ("dtype other than float32, float16, bfloat16", {"dtype": torch.float64}),
+        ("one bias of two", {"b_hh": None}),
+        ("one bias of two", {"b_ih": None}),
+        ("more than one dtype", {"hx": meta(2, 8, dtype=torch.float16)}),
+        ("more than one dtype", {"b_ih": meta(24, dtype=torch.float16)}),
+        ("more than one device", {"hx": torch.empty(2, 8)}),
+        ("tensor that is not strided", {"input": torch.empty(2, 6).to_sparse().to("meta")}),
+        ("input or state that is not two-dimensional", {"input": meta(6)}),
+        ("weights that do not fit", {"w_ih": meta(24, 5)}),
+        ("weights that do not fit", {"w_hh": meta(24, 7)}),
+        ("weights that do not fit", {"hx": meta(3, 8)}),
+        ("weights that do not fit", {"b_ih": meta(23)}),
+        ("empty input", {"batch": 0}),
+        ("tensor that is not contiguous", {"input": meta(6, 2).t()}),
+        ("tensor that is not contiguous", {"w_hh": meta(8, 24).t()}),
+        ("one step of a large batch", {"batch": 9}),
+        ("one step of a large batch", {"batch": 5, "inputs": 512, "hidden": 1024}),
+        ("one step of a large batch", {"batch": 65, "inputs": 512, "hidden": 512, "dtype": torch.float16}),
+    ],
+    ids=names,
+)
+def test_cell_declines(reason: str, changes: dict[str, Any]) -> None:
+    assert ask_cell(**changes) == reason
+
+
+# ---- on a GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("batch", "inputs", "hidden"),
+    [(1, 512, 512), (3, 5, 7), (8, 512, 512), (4, 1024, 1024), (2, 100, 333), (16, 128, 256), (40, 72, 64)],
+)
+def test_cell_matches_upstream(dtype: torch.dtype, bias: bool, batch: int, inputs: int, hidden: int) -> None:
+    if dtype == torch.float32:
+        batch = min(batch, 8)  # more are upstream's
+    torch.manual_seed(0)
+    cell = torch.nn.GRUCell(inputs, hidden, bias=bias).to("cuda", dtype)
+    x, h = (
+        torch.randn(batch, inputs, device="cuda").to(dtype),
+        torch.randn(batch, hidden, device="cuda").to(dtype),
+    )
+    with torch.no_grad():
+        with aten_ext.disabled():
+            theirs = cell(x, h)
+        aten_ext.reset_counts()
+        ours = cell(x, h)
+        assert_ran("gru_cell")
+        assert aten_ext.counts("CUDA")["_thnn_fused_gru_cell"].ran == 0, "one launch"
+        exact = cell.double()(x.double(), h.double())
+    no_less_accurate(ours, theirs, exact, FLOOR[dtype])
+
+
+@pytest.mark.gpu
+def test_cell_trains_through_its_parts() -> None:
+    cell = torch.nn.GRUCell(6, 8).cuda()
+    x, h = torch.randn(3, 6, device="cuda"), torch.randn(3, 8, device="cuda")
+    gradients = []
+    for off in (True, False):
+        aten_ext.disable() if off else aten_ext.enable("gru_cell", "_thnn_fused_gru_cell")
+        aten_ext.reset_counts()
+        gradients.append(torch.autograd.grad(cell(x, h).sum(), list(cell.parameters())))
+    assert aten_ext.counts("CUDA")["gru_cell"].ran == 0
+    assert_ran("_thnn_fused_gru_cell")
+    for mine, upstreams in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, upstreams)

@@ -1,0 +1,169 @@
+"""GRU layers (_cudnn_rnn) with their CUDA kernels, run on the CPU: layouts, stacks, few steps, TF32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+from ops.rnn.on_host_cases import DTYPES, TF32_TOLERANCE, TOLERANCE, load
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    return load()
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    # Not through torch.backends, which torch.testing._internal locks for a whole process.
+    torch._C._set_cudnn_allow_tf32(False)
+    yield
+    torch._C._set_cudnn_allow_tf32(before)
+
+
+def check_gru(
+    *,
+    steps: int,
+    batch: int,
+    inputs: int,
+    hidden: int,
+    layers: int = 1,
+    bidirectional: bool = False,
+    bias: bool = True,
+    batch_first: bool = False,
+    dtype: torch.dtype = torch.float32,
+    layout: str = "contiguous",
+    buffer: bool = False,
+    columns: bool = False,
+) -> None:
+    torch.manual_seed(0)
+    gru = torch.nn.GRU(
+        inputs, hidden, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
+    ).to(dtype)
+    shape = (batch, steps, inputs) if batch_first else (steps, batch, inputs)
+    x = torch.randn(shape).to(dtype)
+    if layout == "transposed":
+        x = x.transpose(0, 1).contiguous().transpose(0, 1)
+    elif layout == "strided":
+        x = torch.randn(*shape[:2], 2 * inputs).to(dtype)[..., ::2]
+    directions = 2 if bidirectional else 1
+    h = torch.randn(layers * directions, batch, hidden).to(dtype)
+    weight_buf = torch.zeros(3, dtype=dtype) if buffer else None
+    weights = [w.detach() for w in gru._flat_weights]
+    with torch.no_grad():
+        y, hy, cy, reserve, returned = torch.ops.aten_ext_on_host._cudnn_rnn(
+            x,
+            [w.flatten()[:, None] for w in weights] if columns else weights,
+            4 if bias else 2,
+            weight_buf,
+            h,
+            None,
+            3,
+            hidden,
+            0,
+            layers,
+            batch_first,
+            0.0,
+            False,
+            bidirectional,
+            [],
+            None,
+        )
+        exact, exact_state = gru.double()(x.double(), h.double())
+    assert y.shape == exact.shape and hy.shape == exact_state.shape
+    assert (y.transpose(0, 1) if batch_first else y).is_contiguous() and hy.is_contiguous()
+    assert (cy.numel(), reserve.numel(), reserve.dtype) == (0, 0, torch.uint8)
+    assert (returned.data_ptr() == weight_buf.data_ptr()) if weight_buf is not None else returned.numel() == 0
+    tolerance = 2 * TOLERANCE[dtype]
+    assert (y.double() - exact).abs().max() < tolerance
+    assert (hy.double() - exact_state).abs().max() < tolerance
+
+
+# Layers, both directions, biases, batch_first.
+STACKS = [(1, False, True, False), (2, True, False, True), (3, False, True, True)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (1, 17), (2, 1), (2, 17), (5, 3)])
+@pytest.mark.parametrize(("inputs", "hidden"), [(1, 1), (5, 7), (16, 16), (9, 33), (24, 64)])
+def test_layers(
+    ops: Any, tf32: None, dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int
+) -> None:
+    layers, bidirectional, bias, batch_first = STACKS[(steps + batch // 3 + hidden) % 3]
+    if steps == 1 and dtype == torch.float32:
+        batch = min(batch, 8)  # more are upstream's
+    check_gru(
+        steps=steps,
+        batch=batch,
+        inputs=inputs,
+        hidden=hidden,
+        layers=layers,
+        bidirectional=bidirectional,
+        bias=bias,
+        batch_first=batch_first,
+        dtype=dtype,
+    )
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_layouts_of_the_input(ops: Any, tf32: None, layout: str, batch_first: bool, steps: int) -> None:
+    for batch in (2, 8):
+        check_gru(steps=steps, batch=batch, inputs=6, hidden=10, batch_first=batch_first, layout=layout)
+
+
+@pytest.mark.parametrize("hidden", [192, 256, 512])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_large_states(ops: Any, tf32: None, dtype: torch.dtype, hidden: int) -> None:
+    check_gru(steps=5, batch=2, inputs=8, hidden=hidden, bidirectional=True, dtype=dtype)
+
+
+def test_weight_buffer_is_handed_back(ops: Any) -> None:
+    check_gru(steps=2, batch=1, inputs=3, hidden=4, buffer=True)
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (4, 3), (6, 2)])
+def test_weights_of_one_column(ops: Any, tf32: None, steps: int, batch: int) -> None:
+    check_gru(steps=steps, batch=batch, inputs=3, hidden=4, layers=2, buffer=True, columns=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "inputs", "hidden"), [(16, 64, 512), (48, 72, 512), (24, 64, 128), (32, 136, 136)]
+)
+def test_step_in_tf32(ops: Any, batch: int, inputs: int, hidden: int) -> None:
+    torch.manual_seed(0)
+    gru = torch.nn.GRU(inputs, hidden).requires_grad_(False)
+    x, h = torch.randn(1, batch, inputs), torch.randn(1, batch, hidden)
+    arguments = (3, hidden, 0, 1, False, 0.0, False, False, [], None)
+    y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, gru._flat_weights, 4, None, h, None, *arguments)
+    exact, _ = gru.double()(x.double(), h.double())
+    assert (y.double() - exact).abs().max() < TF32_TOLERANCE and torch.equal(y, hy)
+    assert not torch.equal(y, gru.float()(x, h)[0]), "fp32, if it were"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+@pytest.mark.parametrize(("steps", "batch_first"), [(2, True), (4, False), (5, False)])
+def test_few_steps(
+    ops: Any, tf32: None, dtype: torch.dtype, layout: str, steps: int, batch_first: bool
+) -> None:
+    """A launch for each of up to four, over rows with strides and the state of the step before."""
+    check_gru(
+        steps=steps,
+        batch=3,
+        inputs=8,
+        hidden=16,
+        layers=2,
+        bidirectional=True,
+        batch_first=batch_first,
+        dtype=dtype,
+        layout=layout,
+    )

@@ -1,0 +1,257 @@
+"""Which kernel of the GRU a call takes, by its sizes and the GPU: policy and kernels agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+from gpus import GPUS, Gpu, pretended
+from ops.rnn.on_host_cases import BLOCK, CLUSTER, FMA, GRID, MMA, TF32, load
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+H200 = GPUS["sm_90"]
+
+
+def gpu(capability: int, multiprocessors: int, four: int, eight: int, sixteen: int) -> Gpu:
+    clusters = (multiprocessors, multiprocessors // 2, four, eight, sixteen)
+    return dataclasses.replace(
+        H200, capability=capability, code=capability, multiprocessors=multiprocessors, clusters=clusters
+    )
+
+
+# Compute capability, multiprocessors, clusters of 4, 8, 16; with the shared memory of an H200.
+DEVICES = {
+    "H200": H200,
+    "A100": gpu(80, 108, 0, 0, 0),
+    "no clusters of 16": gpu(120, 188, 44, 20, 0),
+    "a slice of a GPU": gpu(90, 16, 4, 2, 1),
+    "a small one": gpu(80, 20, 0, 0, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    return load()
+
+
+ROUTES = ["recurrence", "step"]
+
+
+def plan(
+    ops: Any,
+    *,
+    sixteen: bool = False,
+    tf32: bool = False,
+    steps: int = 50,
+    batch: int = 1,
+    inputs: int = 128,
+    hidden: int = 256,
+    directions: int = 1,
+    device: str = "H200",
+) -> tuple[Any, ...]:
+    """Reason; or route, math, exchange, blocks, rows."""
+    with pretended(DEVICES[device], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+        reason, numbers, _ = ops.plan(sixteen, tf32, steps, batch, inputs, hidden, directions)
+    return (reason,) if reason else (ROUTES[numbers[0]], *numbers[1:])
+
+
+NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for the hidden size"
+LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer"
+PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # One step, whose weights are 256 * 384: fp32, TF32, 16 bits.
+        ({"steps": 1, "batch": 8}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 9}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 15, "tf32": True, "hidden": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 17, "tf32": True, "hidden": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 96, "tf32": True, "hidden": 512}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 112, "tf32": True, "hidden": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 127}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 504}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1440}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1448}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 691, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 692, "sixteen": True}, (LARGE_STEP,)),
+        # Many weights: fewer rows.
+        ({"steps": 1, "batch": 8, "hidden": 512, "inputs": 659}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 8, "hidden": 512, "inputs": 660}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 4, "hidden": 2048, "inputs": 2048}, ("step", 0, 0, 0, 0)),
+        # A few steps: a launch for each.
+        ({"steps": 4, "batch": 8}, ("step", 0, 0, 0, 0)),
+        ({"steps": 5, "batch": 8}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"steps": 2, "batch": 9}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 562}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 563}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"steps": 2, "hidden": 1536, "inputs": 1263, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "hidden": 1536, "inputs": 1264, "sixteen": True}, (FEW_STEPS,)),
+        ({"steps": 4, "batch": 4, "hidden": 1024}, (FEW_STEPS,)),
+        ({"steps": 5, "batch": 4, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 4)),
+        ({"steps": 9, "hidden": 2048}, (FEW_STEPS,)),
+        ({"steps": 10, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 1)),
+        ({"steps": 2, "batch": 345, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 4, 12)),
+        ({"steps": 2, "batch": 129, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        # fp32: a block, clusters of 8 and 16, the whole GPU.
+        ({"hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 129}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"hidden": 256}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"hidden": 257}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"hidden": 513}, ("recurrence", FMA, GRID, 65, 1)),
+        ({"hidden": 1024}, ("recurrence", FMA, GRID, 128, 1)),
+        ({"hidden": 2048}, ("recurrence", FMA, GRID, 128, 1)),
+        ({"hidden": 2049}, (NO_KERNEL,)),
+        ({"hidden": 1056, "directions": 2}, ("recurrence", FMA, GRID, 66, 1)),
+        ({"hidden": 1057, "directions": 2}, (NO_KERNEL,)),
+        # 16 bits.
+        ({"sixteen": True, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"sixteen": True, "hidden": 129}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "hidden": 256}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "hidden": 257}, ("recurrence", MMA, CLUSTER, 16, 1)),
+        ({"sixteen": True, "hidden": 640}, ("recurrence", MMA, CLUSTER, 16, 1)),
+        ({"sixteen": True, "hidden": 641}, ("recurrence", MMA, GRID, 41, 1)),
+        ({"sixteen": True, "hidden": 2048}, ("recurrence", MMA, GRID, 128, 1)),
+        ({"sixteen": True, "hidden": 2049}, (NO_KERNEL,)),
+        # Rows of a group: as few as let all groups run at once, and not too many.
+        ({"batch": 132, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"batch": 133, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"batch": 16}, ("recurrence", FMA, CLUSTER, 8, 2)),
+        ({"batch": 7, "directions": 2}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"batch": 112, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 16)),
+        ({"batch": 113, "hidden": 512}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 480, "hidden": 512}, ("recurrence", MMA, CLUSTER, 8, 32)),
+        ({"sixteen": True, "batch": 481, "hidden": 512}, (LARGE_BATCH,)),
+        # cuDNN's persistent kernel.
+        ({"hidden": 64}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 65}, (PERSISTENT,)),
+        ({"hidden": 65, "sixteen": True, "batch": 16}, (PERSISTENT,)),
+        ({"hidden": 96, "directions": 2, "batch": 8}, (PERSISTENT,)),
+        ({"hidden": 97}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "batch": 17}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "directions": 2, "batch": 9}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "steps": 33}, (PERSISTENT,)),
+        ({"hidden": 96, "steps": 32}, ("recurrence", FMA, BLOCK, 1, 1)),
+        # Small blocks share an SM.
+        ({"batch": 12 * 132, "hidden": 32}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"batch": 12 * 132 + 1, "hidden": 32}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"batch": 3 * 132, "hidden": 33}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"batch": 3 * 132 + 1, "hidden": 33}, ("recurrence", FMA, BLOCK, 1, 2)),
+        # 16 bits: tensor cores from so many rows; clusters that leave one tile of rows.
+        ({"sixteen": True, "batch": 9 * 132, "hidden": 64}, ("recurrence", FMA, BLOCK, 1, 3)),
+        ({"sixteen": True, "batch": 9 * 132 + 1, "hidden": 64}, ("recurrence", MMA, BLOCK, 1, 4)),
+        ({"sixteen": True, "batch": 264, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"sixteen": True, "batch": 265, "hidden": 128}, ("recurrence", MMA, BLOCK, 1, 3)),
+        ({"sixteen": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "batch": 16}, ("recurrence", MMA, CLUSTER, 8, 2)),
+        ({"sixteen": True, "batch": 120}, ("recurrence", MMA, CLUSTER, 8, 8)),
+        ({"sixteen": True, "batch": 121}, ("recurrence", MMA, CLUSTER, 4, 5)),
+        ({"sixteen": True, "batch": 56, "hidden": 512}, ("recurrence", MMA, CLUSTER, 16, 8)),
+        ({"sixteen": True, "batch": 57, "hidden": 512}, ("recurrence", MMA, CLUSTER, 8, 4)),
+        ({"sixteen": True, "batch": 224, "hidden": 640}, ("recurrence", MMA, CLUSTER, 16, 32)),
+        ({"sixteen": True, "batch": 225, "hidden": 640}, (LARGE_BATCH,)),
+        ({"batch": 32, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 32)),
+        ({"batch": 33, "hidden": 1024}, (LARGE_BATCH,)),
+        ({"batch": 3, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 3)),
+        ({"batch": 4, "hidden": 2048}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 64, "hidden": 1024}, ("recurrence", MMA, GRID, 64, 32)),
+        ({"sixteen": True, "batch": 65, "hidden": 1024}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 32, "hidden": 1025}, ("recurrence", MMA, GRID, 65, 16)),
+        ({"sixteen": True, "batch": 33, "hidden": 1025}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 16, "hidden": 2048}, ("recurrence", MMA, GRID, 128, 16)),
+        ({"sixteen": True, "batch": 17, "hidden": 2048}, (LARGE_BATCH,)),
+        ({"hidden": 1024, "directions": 2}, ("recurrence", FMA, GRID, 64, 1)),
+        ({"sixteen": True, "batch": 4, "hidden": 1024, "directions": 2}, ("recurrence", MMA, GRID, 64, 4)),
+        # TF32 where it is allowed and rows are many.
+        ({"tf32": True, "batch": 7, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"tf32": True, "batch": 19, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 3)),
+        ({"tf32": True, "batch": 20, "hidden": 512}, ("recurrence", TF32, GRID, 32, 5)),
+        ({"tf32": True, "batch": 20, "hidden": 512, "steps": 5}, ("recurrence", TF32, GRID, 32, 5)),
+        ({"tf32": True, "batch": 20, "hidden": 512, "steps": 4}, ("recurrence", TF32, CLUSTER, 16, 3)),
+        ({"tf32": True, "batch": 20, "hidden": 260}, ("recurrence", TF32, GRID, 17, 3)),
+        ({"tf32": True, "batch": 19, "hidden": 636}, ("recurrence", FMA, GRID, 80, 19)),
+        ({"tf32": True, "batch": 19, "hidden": 640}, ("recurrence", TF32, GRID, 40, 7)),
+        ({"tf32": True, "batch": 64, "hidden": 512}, ("recurrence", TF32, GRID, 32, 16)),
+        ({"tf32": True, "batch": 65, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 10)),
+        ({"tf32": True, "batch": 112, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 16)),
+        ({"tf32": True, "batch": 128, "hidden": 512}, ("recurrence", TF32, GRID, 32, 32)),
+        ({"tf32": True, "batch": 129, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 19)),
+        ({"tf32": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"tf32": True, "batch": 19}, ("recurrence", FMA, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 20}, ("recurrence", TF32, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 20, "hidden": 192}, ("recurrence", FMA, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 20, "hidden": 196}, ("recurrence", TF32, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 121}, ("recurrence", TF32, CLUSTER, 4, 5)),
+        ({"tf32": True, "batch": 264, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 2)),
+        ({"tf32": True, "batch": 265, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 3)),
+        ({"tf32": False, "batch": 29, "hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 5)),
+        ({"tf32": True, "batch": 113, "hidden": 512}, ("recurrence", TF32, GRID, 32, 29)),
+        ({"tf32": True, "batch": 4, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 4)),
+        ({"tf32": True, "batch": 5, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 3)),
+        ({"tf32": True, "batch": 64, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 32)),
+        ({"tf32": True, "batch": 65, "hidden": 1024}, (LARGE_BATCH,)),
+        ({"tf32": True, "batch": 5, "hidden": 1025}, (LARGE_BATCH,)),
+        # fp32's projection: 6 * batch * hidden * input FLOPs a step, where upstream may use TF32.
+        ({"tf32": True, "batch": 16, "hidden": 1024, "inputs": 1024}, ("recurrence", TF32, GRID, 64, 8)),
+        (
+            {"tf32": True, "batch": 48, "hidden": 512, "inputs": 1024},
+            ("large projection that upstream may do in TF32",),
+        ),
+        ({"tf32": False, "batch": 24, "hidden": 1024, "inputs": 1024}, ("recurrence", FMA, GRID, 128, 24)),
+        (
+            {"sixteen": True, "tf32": True, "batch": 24, "hidden": 1024, "inputs": 1024},
+            ("recurrence", MMA, GRID, 64, 12),
+        ),
+        # Other GPUs.
+        ({"device": "A100", "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"device": "A100", "hidden": 256}, ("recurrence", FMA, GRID, 32, 1)),
+        ({"device": "A100", "hidden": 1728}, ("recurrence", FMA, GRID, 108, 1)),
+        ({"device": "A100", "hidden": 1729}, (NO_KERNEL,)),
+        ({"device": "no clusters of 16", "hidden": 256}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"device": "no clusters of 16", "hidden": 512}, ("recurrence", FMA, GRID, 64, 1)),
+        ({"device": "a small one", "hidden": 320}, ("recurrence", FMA, GRID, 20, 1)),
+        ({"device": "a small one", "hidden": 321}, (NO_KERNEL,)),
+        ({"steps": 2**31 // 256}, ("sizes beyond 32 bits",)),
+    ],
+    ids=str,
+)
+def test_policy(ops: Any, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    assert plan(ops, **changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("sixteen", "allowed", "steps", "batch", "inputs", "hidden", "expected"),
+    [
+        (False, False, 50, 24, 1024, 1024, False),
+        (True, True, 50, 24, 1024, 1024, False),
+        (False, True, 50, 5, 8, 1024, True),  # the recurrence is in TF32
+        (False, True, 50, 4, 1016, 1024, False),  # 25 MFLOP a step
+        (False, True, 50, 4, 1020, 1024, True),
+        (False, True, 50, 4, 1022, 1024, False),  # no whole vectors of four: cuDNN takes no TF32
+        (False, True, 1, 16, 512, 512, True),
+        (False, True, 1, 8, 512, 512, False),
+    ],
+)
+def test_tf32_products(
+    ops: Any,
+    sixteen: bool,
+    allowed: bool,
+    steps: int,
+    batch: int,
+    inputs: int,
+    hidden: int,
+    expected: bool,
+) -> None:
+    """fp32 means fp32 unless cuDNN may use TF32; and a small product is not worth it."""
+    reason, _, tf32 = ops.plan(sixteen, allowed, steps, batch, inputs, hidden, 1)
+    assert (reason, tf32) == ("", expected)

@@ -1,0 +1,176 @@
+"""When a GRU layer (_cudnn_rnn) runs fused: every reason to decline, both sides of the policy's edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ops.rnn.cases import DTYPES, LSTM, ask_layer, meta, names, tf32_allowed, weights
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"layers": 3, "bidirectional": True, "bias": False},
+        {"batch_first": True},
+        {"steps": 1},
+        {"steps": 1, "batch": 8},
+        {"hidden": 33},
+        {"hidden": 600},
+        {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
+        {"weight_buf": meta(3)},
+        {"input": meta(5, 2, 12)[..., ::2]},
+    ],
+    ids=names,
+)
+def test_runs(dtype: torch.dtype, changes: dict[str, Any]) -> None:
+    if "input" in changes:
+        changes = {"input": changes["input"].to(dtype)}
+    assert ask_layer(dtype=dtype, **changes) == ""
+
+
+def columns(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Weights as autocast passes them: views of one buffer, each one column."""
+    return [w.flatten()[:, None] for w in tensors]
+
+
+def test_runs_with_flattened_weights() -> None:
+    for steps in (1, 5):
+        assert ask_layer(weight=columns(weights(6, 8)), weight_buf=meta(3), steps=steps) == ""
+    assert ask_layer(weight=columns(weights(7, 8)), weight_buf=meta(3)) == (
+        "weight list that does not fit the layers"
+    )
+
+
+DECLINED = [
+    ("mode other than GRU", {"mode": LSTM}),
+    ("training", {"train": True}),
+    ("training", {"train": True, "dropout": 0.5}),
+    ("packed sequence", {"batch_sizes": [2, 1]}),
+    ("projection", {"proj_size": 2}),
+    ("cell state", {"cx": meta(1, 2, 8)}),
+    ("dtype other than float32, float16, bfloat16", {"dtype": torch.float64}),
+    ("more than one dtype", {"hx": meta(1, 2, 8, dtype=torch.float16)}),
+    ("more than one dtype", {"weight": weights(6, 8, dtype=torch.bfloat16)}),
+    ("more than one device", {"hx": torch.empty(1, 2, 8)}),
+    ("more than one device", {"weight": [torch.empty(w.shape) for w in weights(6, 8)]}),
+    ("input that is not three-dimensional", {"input": meta(10, 6)}),
+    ("empty input", {"steps": 0}),
+    ("empty input", {"batch": 0}),
+    ("empty input", {"inputs": 0}),
+    ("weight list that does not fit the layers", {"weight": weights(6, 8)[:3]}),
+    ("weight list that does not fit the layers", {"weight": weights(6, 8, layers=2)}),
+    ("weight list that does not fit the layers", {"weight": weights(7, 8)}),
+    ("weight list that does not fit the layers", {"weight": [w.flatten()[:, None] for w in weights(6, 8)]}),
+    ("weight list that does not fit the layers", {"weight_stride0": 3}),
+    ("weight list that does not fit the layers", {"hidden_size": 9}),
+    ("weights that are not contiguous", {"weight": [meta(6, 24).t(), *weights(6, 8)[1:]]}),
+    ("initial state that is not contiguous or of another size", {"hx": meta(1, 3, 8)}),
+    ("initial state that is not contiguous or of another size", {"hx": meta(1, 8, 2).transpose(1, 2)}),
+    ("initial state that is not contiguous or of another size", {"hx": meta(2, 2, 8)}),
+    ("tensor that is not strided", {"input": torch.empty(5, 2, 6).to_sparse().to("meta")}),
+    ("one step of a large batch", {"steps": 1, "batch": 129}),
+    ("hidden size without a kernel", {"hidden": 2049}),
+    ("few steps of a large layer", {"steps": 4, "batch": 16, "hidden": 513}),
+    ("long sequence of a layer that cuDNN keeps on the chip", {"steps": 33, "hidden": 65}),
+    (
+        "long sequence of a layer that cuDNN keeps on the chip",
+        {"steps": 33, "batch": 16, "hidden": 96, "dtype": torch.float16},
+    ),
+    ("few steps of a large layer", {"steps": 9, "hidden": 1025}),
+    ("batch too large for the hidden size", {"batch": 2000, "hidden": 512}),
+    ("sizes beyond 32 bits", {"steps": 2**31 // 256, "batch": 1, "inputs": 1, "hidden": 1}),
+]
+
+
+@pytest.mark.parametrize(("reason", "changes"), DECLINED, ids=names)
+def test_declines(reason: str, changes: dict[str, Any]) -> None:
+    assert ask_layer(**changes) == reason
+
+
+# One either side of each edge of the policy that sends a call upstream, for an H200. Which of our kernels a
+# call takes is in test_policy_on_host.py.
+EDGES: list[tuple[dict[str, Any], str, int, int]] = [
+    ({"steps": 1}, "batch", 8, 9),
+    ({"steps": 1, "hidden": 1024, "inputs": 1024}, "batch", 4, 5),
+    ({"steps": 1, "hidden": 512, "inputs": 512, "dtype": torch.float16}, "batch", 129, 130),
+    ({"steps": 10, "dtype": torch.float32}, "hidden", 2048, 2049),
+    ({"steps": 10, "dtype": torch.bfloat16}, "hidden", 2048, 2049),
+    ({"steps": 10, "bidirectional": True}, "hidden", 1056, 1057),
+    ({"hidden": 512}, "batch", 112, 113),
+    ({"hidden": 256}, "batch", 240, 241),
+    ({"hidden": 128}, "batch", 2112, 2113),
+    ({"hidden": 32}, "batch", 12672, 12673),
+    ({"hidden": 64}, "batch", 3168, 3169),
+    ({"hidden": 64, "dtype": torch.float16}, "batch", 12672, 12673),
+    ({"hidden": 512, "dtype": torch.float16}, "batch", 480, 481),
+    ({"hidden": 512, "dtype": torch.float16, "bidirectional": True}, "batch", 224, 225),
+    ({"hidden": 640, "dtype": torch.float16}, "batch", 224, 225),
+    ({"hidden": 256, "dtype": torch.bfloat16}, "batch", 960, 961),
+    ({"hidden": 1024}, "batch", 32, 33),
+    ({"steps": 10, "hidden": 1025}, "batch", 3, 4),
+    ({"hidden": 1024, "dtype": torch.bfloat16}, "batch", 64, 65),
+    ({"steps": 10, "hidden": 1025, "dtype": torch.bfloat16}, "batch", 32, 33),
+    ({"steps": 10, "hidden": 2048, "dtype": torch.bfloat16}, "batch", 16, 17),
+]
+
+
+@pytest.mark.parametrize(("fixed", "name", "last", "first"), EDGES, ids=names)
+def test_policy_edges(fixed: dict[str, Any], name: str, last: int, first: int) -> None:
+    with tf32_allowed(False):
+        assert ask_layer(**fixed, **{name: last}) == ""
+        assert ask_layer(**fixed, **{name: first}) in (
+            "one step of a large batch",
+            "hidden size without a kernel",
+            "batch too large for the hidden size",
+        )
+
+
+def test_tf32_decides_too() -> None:
+    large: dict[str, Any] = {"batch": 48, "hidden": 512, "inputs": 1024}
+    with tf32_allowed(True):
+        assert ask_layer(**large) == "large projection that upstream may do in TF32"
+        assert ask_layer(**large | {"batch": 47}) == ""
+        assert ask_layer(**large, dtype=torch.bfloat16) == ""
+        assert ask_layer(**large | {"hidden": 1024}) == "", "in TF32 too"
+        assert ask_layer(hidden=512, batch=113, inputs=8) == "", "more rows than fp32 has a kernel for"
+        assert ask_layer(hidden=512, batch=113) != "", "no whole vectors of four: cuDNN takes no TF32"
+        assert ask_layer(hidden=256, batch=241, inputs=12, layers=2) == ""
+        assert ask_layer(hidden=256, batch=241, inputs=10, layers=2) != "", "nor for the first layer"
+    with tf32_allowed(False):
+        assert ask_layer(**large) == ""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inputs", "taken", "left"),
+    [
+        # I = H: cuDNN takes no TF32 for 16 rows of 256 and 384. At most 256 rows, or 34 million products.
+        (128, 128, [16, 24, 256], [15, 17, 25, 264]),
+        (136, 136, [24, 256], [16]),
+        (256, 256, [24, 64, 256], [16, 264]),
+        (384, 384, [24, 112], [16, 120]),
+        (504, 504, [24, 64], [16, 72]),
+        (512, 512, [16, 24, 64], [9, 72]),
+        (256, 640, [24, 64, 144], [152]),
+        (512, 1280, [16, 32], [40]),
+        # Many weights.
+        (1024, 1024, [24, 32], [16, 40]),
+        (1056, 1056, [], [24, 32]),
+        # Sizes that were not measured.
+        (120, 128, [], [64]),
+        (260, 256, [], [64]),
+        (256, 260, [], [64]),
+    ],
+)
+def test_one_step_in_tf32(hidden: int, inputs: int, taken: list[int], left: list[int]) -> None:
+    """Both sides of each edge."""
+    step: dict[str, Any] = {"steps": 1, "hidden": hidden, "inputs": inputs}
+    with tf32_allowed(True):
+        assert [ask_layer(**step, batch=batch) for batch in taken] == [""] * len(taken)
+        assert {ask_layer(**step, batch=batch) for batch in left} == {"one step of a large batch"}
+    with tf32_allowed(False):
+        assert {ask_layer(**step, batch=batch) for batch in (*taken, *left)} == {"one step of a large batch"}

@@ -1,0 +1,64 @@
+"""Mutants and sanitizers keep up with the sources: each place is still there, and so are the tests named."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from compute_sanitizer import FILES_NOT_OF, GPU_LEFT_OUT
+from host_sanitizers import SANITIZERS
+from mutant_table import MUTANTS, Mutant
+from paths import ROOT
+from sanitizer_kind import test_files as files_below
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_fits_the_sources(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text().count(mutant.old) == 1
+    assert mutant.old != mutant.new and mutant.tests
+    for test in mutant.tests:
+        path, *names = test.partition("[")[0].split("::")
+        text = (ROOT / path).read_text()
+        if len(names) == 2:  # a method: of the class itself, or of the suite that it inherits
+            assert re.search(rf"^class {names[0]}\(FusedStepTests\)", text, re.MULTILINE), test
+            text += (ROOT / "tests/ops/optimizer/step_suite.py").read_text()
+        assert not names or re.search(rf"^ *def {names[-1]}\(", text, re.MULTILINE), test
+
+
+def test_there_are_enough() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(names) >= 20 and len(set(names)) == len(names)
+
+
+def test_every_mutant_is_documented() -> None:
+    """docs/sanitizers.md lists them, with file and tests."""
+    text = (ROOT / "docs" / "sanitizers.md").read_text()
+    table = text[text.index("| mutant | file | noticed by |") :].split("\n\n")[0].strip()
+    assert table.split("\n")[2:] == [mutant.row() for mutant in MUTANTS]
+
+
+def test_what_sanitizers_leave_out_exists() -> None:
+    named = GPU_LEFT_OUT.union(*FILES_NOT_OF.values())
+    assert [name for name in sorted(named) if not (ROOT / "tests" / name).exists()] == []
+    run = files_below(ROOT, GPU_LEFT_OUT)
+    assert "tests/ops/cat/test_parity.py" in run and "tests/repository/test_docs.py" not in run
+    assert not any(file.startswith("tests/models/") for file in run)
+    for sanitizer in SANITIZERS.values():
+        assert all((ROOT / test).exists() for test in sanitizer.tests if test.startswith("tests/"))
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"), [("mutants", ["--only", "no such mutant"]), ("sanitize", ["no_such_kind"])]
+)
+def test_mistakes_at_the_command_line_are_one_line(script: str, arguments: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert run.stderr.startswith(f"{script}: ")
