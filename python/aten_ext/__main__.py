@@ -25,6 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     from aten_ext.demo import command as demo_command
     from aten_ext.doctor import command as doctor_command
     from aten_ext.profile import command as profile_command
+    from aten_ext.sweep import command as sweep_command
 
     parser = Parser(prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -33,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         _explain_command,
         demo_command,
         bench_command,
+        sweep_command,
         profile_command,
         doctor_command,
     )

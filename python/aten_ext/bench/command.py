@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         prepare_folder(arguments.plot)
     if arguments.source:
         return _from_file(arguments, old, threshold)
-    device = _device(arguments.device)
+    device = choose_device(arguments.device)
     cases = registry.select(
         arguments.ops, device, full=arguments.full, dtypes=arguments.dtype, text=arguments.filter
     )
@@ -124,9 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         one_set=arguments.one_set,
     )
-    _require_rich()
+    require_rich()
     if arguments.json:
-        _prepare_file(Path(arguments.json))
+        prepare_file(Path(arguments.json))
     origin, asked = machine.describe(), _asked(arguments, settings)
     if old is not None:
         compare.check(old, {**origin, "settings": asked}, arguments.force)
@@ -155,7 +155,7 @@ def _from_file(arguments: argparse.Namespace, old: document.Document | None, thr
         raise CommandError("--from measures nothing: it takes no OP and no --json")
     if old is None and not arguments.plot:
         raise CommandError("--from needs --plot or --compare")
-    _require_rich()
+    require_rich()
     made = document.read(arguments.source)
     if old is not None:
         compare.check(old, made, arguments.force)
@@ -224,7 +224,7 @@ def _asked(arguments: argparse.Namespace, settings: Settings) -> dict[str, objec
     }
 
 
-def _device(asked: str | None) -> str:
+def choose_device(asked: str | None) -> str:
     """The device to measure on.
 
     Raises:
@@ -249,14 +249,15 @@ def _positive(option: str, value: float) -> float:
     return value
 
 
-def _prepare_file(path: Path) -> None:
+def prepare_file(path: Path) -> None:
     """Find out before hours of measuring that ``path`` cannot be written."""
     if path.is_dir():
         raise CommandError(f"cannot write {str(path)!r}: it is a folder")
     prepare_folder(path.parent)
 
 
-def _require_rich() -> None:
+def require_rich() -> None:
+    """One line instead of a traceback where the tables cannot be drawn."""
     try:
         import rich  # noqa: F401
     except ImportError as error:

@@ -133,11 +133,11 @@ def encode_case(result: Result, never_slower: float | None, ceilings: Ceilings |
         "cache": result.cache,
         "upstream": _side(case, {name: s.upstream for name, s in result.clocks.items()}, ceilings),
         "ours": _side(case, {name: s.ours for name, s in result.clocks.items()}, ceilings),
-        "ratio": _rounded(result.ratio),
+        "ratio": rounded(result.ratio),
         "ratios": {
-            name: _rounded(result.clocks[name].ratio) if name in result.clocks else None for name in CLOCKS
+            name: rounded(result.clocks[name].ratio) if name in result.clocks else None for name in CLOCKS
         },
-        "difference_ns": _rounded(wall.difference_ns) if wall and result.limit_ns is not None else None,
+        "difference_ns": rounded(wall.difference_ns) if wall and result.limit_ns is not None else None,
         "limit_ns": result.limit_ns,
         "checked": result.checked,
         "passed": None if never_slower is None or result.skipped else not result.failures(never_slower),
@@ -160,16 +160,16 @@ def _side(case: Case, clocks: Mapping[str, list[float]], ceilings: Ceilings | No
         values = clocks.get(name)
         middle = statistics.median(values) if values else None
         best = middle if best is None else best
-        side[f"{name}_us"] = _rounded(middle)
-        side[f"{name}_spread"] = _rounded(spread(values)) if values else None
+        side[f"{name}_us"] = rounded(middle)
+        side[f"{name}_spread"] = rounded(spread(values)) if values else None
         side[f"{name}_samples"] = len(values) if values else 0
-    side["tb_per_s"] = _rounded(rate(case.bytes, best)) if best and case.bytes else None
-    side["tflop_per_s"] = _rounded(rate(case.flops, best)) if best and case.flops else None
+    side["tb_per_s"] = rounded(rate(case.bytes, best)) if best and case.bytes else None
+    side["tflop_per_s"] = rounded(rate(case.flops, best)) if best and case.flops else None
     share = ceilings.share(case.dtype, case.bytes, case.flops, best) if ceilings and best else None
-    side["of_ceiling"] = _rounded(share)
+    side["of_ceiling"] = rounded(share)
     return side
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Five significant digits: finer than any spread, and the file's differences stay readable."""
     return None if value is None else float(f"{value:.5g}")

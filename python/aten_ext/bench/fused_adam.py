@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from aten_ext.bench.case import ITEMSIZE, Call, Case
-from aten_ext.bench.parameter_sets import PARAMETER_SETS
+from aten_ext.bench.parameter_sets import PARAMETER_SETS, Shapes
 from aten_ext.bench.tensors import random_tensors
 
 CPU_SETS = ("gru_seq2seq", "resnet50", "1000x1024", "4000x64", "14x1.25M")
@@ -97,6 +97,35 @@ def _sweep(short: Sequence[str]) -> list[Step]:
 
 
 def _make(step: Step, device: str) -> Call:
+    return step_of(
+        step.optimizer,
+        PARAMETER_SETS[step.parameters](),
+        step.dtype,
+        device,
+        amsgrad=step.amsgrad,
+        maximize=step.maximize,
+        grad_scale=step.grad_scale,
+        found_inf=step.found_inf,
+        tensor_lr=step.tensor_lr,
+        offset=step.offset,
+        grad_offset=step.grad_offset,
+    )
+
+
+def step_of(
+    optimizer: str,
+    shapes: Shapes,
+    dtype: str,
+    device: str,
+    *,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    grad_scale: bool = False,
+    found_inf: bool = False,
+    tensor_lr: bool = False,
+    offset: int = 0,
+    grad_offset: int = 0,
+) -> Call:
     """A call with operands of its own that stay normal numbers however often it is made.
 
     Gradients are constant and their magnitude lies in [0.05, 0.15]: the first moment settles at the
@@ -105,15 +134,14 @@ def _make(step: Step, device: str) -> Call:
     """
     import torch
 
-    shapes = PARAMETER_SETS[step.parameters]()
-    new = partial(random_tensors, shapes, getattr(torch, step.dtype), device)
-    parameters, gradients = new(0.1, step.offset), new(0.1, step.grad_offset)
-    moments = new(0.1, step.offset)
-    squares = new(0.01, step.offset, positive=True)
-    largest = new(0.01, step.offset, positive=True) if step.amsgrad else []
+    new = partial(random_tensors, shapes, getattr(torch, dtype), device)
+    parameters, gradients = new(0.1, offset), new(0.1, grad_offset)
+    moments = new(0.1, offset)
+    squares = new(0.01, offset, positive=True)
+    largest = new(0.01, offset, positive=True) if amsgrad else []
     steps = [torch.ones((), device=device) for _ in shapes]
     one, zero = torch.ones((), device=device), torch.zeros((), device=device)
-    operator: Callable[..., object] = getattr(torch, f"_fused_{step.optimizer}_")
+    operator: Callable[..., object] = getattr(torch, f"_fused_{optimizer}_")
     return partial(
         operator,
         parameters,
@@ -122,13 +150,13 @@ def _make(step: Step, device: str) -> Call:
         squares,
         largest,
         steps,
-        lr=one * 1e-3 if step.tensor_lr else 1e-3,
+        lr=one * 1e-3 if tensor_lr else 1e-3,
         beta1=0.9,
         beta2=0.999,
         weight_decay=0.01,
         eps=1e-8,
-        amsgrad=step.amsgrad,
-        maximize=step.maximize,
-        grad_scale=one if step.grad_scale else None,
-        found_inf=zero if step.found_inf else None,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        grad_scale=one if grad_scale else None,
+        found_inf=zero if found_inf else None,
     )

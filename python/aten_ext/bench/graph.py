@@ -29,9 +29,9 @@ class CaptureError(Exception):
     """The call cannot be captured in a CUDA graph; the text says why."""
 
 
-def calls_per_graph(seconds_per_call: float, copies: int) -> int:
-    """How many calls to capture: about ``GRAPH_SECONDS``, and whole laps through the sets of operands."""
-    calls = min(MOST_CALLS, math.ceil(GRAPH_SECONDS / max(seconds_per_call, 1e-9)))
+def calls_per_graph(seconds_per_call: float, copies: int, seconds: float = GRAPH_SECONDS) -> int:
+    """How many calls to capture: about ``seconds`` of them, and whole laps through the sets of operands."""
+    calls = min(MOST_CALLS, math.ceil(seconds / max(seconds_per_call, 1e-9)))
     return copies * math.ceil(max(calls, 1) / copies)
 
 
@@ -76,13 +76,13 @@ def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
 class GraphClock:
     """Times two graphs of the same calls, one captured with the overrides off and one with them on."""
 
-    def __init__(self, calls: Sequence[Call], switch: Switch) -> None:
-        """Capture both; ``CaptureError`` if the calls do not allow it."""
+    def __init__(self, calls: Sequence[Call], switch: Switch, seconds: float = GRAPH_SECONDS) -> None:
+        """Capture graphs of about ``seconds``; ``CaptureError`` if the calls do not allow it."""
         rough = []
         for enabled in (False, True):
             switch.set(enabled)
             rough.append(_seconds_per_call(calls))
-        self._count = calls_per_graph(min(rough), len(calls))
+        self._count = calls_per_graph(min(rough), len(calls), seconds)
         self._graphs = []
         for enabled in (False, True):
             switch.set(enabled)

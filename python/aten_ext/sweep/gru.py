@@ -1,0 +1,38 @@
+"""Random GRU layers in evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from aten_ext.bench.case import Case
+from aten_ext.bench.gru import DTYPES, Layers
+from aten_ext.sweep import draw, models
+
+MAX_STEP_ROWS = 1 << 18
+"""Steps times rows, so that a case takes milliseconds."""
+
+
+def case(random: Random, device: str) -> Case | None:
+    """A call of ``nn.GRU``. None: there is nothing to measure on a CPU."""
+    if device != "cuda":
+        return None
+    if random.random() < 0.5:
+        model, (inputs, hidden, layers, directions) = draw.entry(random, models.GRU)
+    else:
+        model, inputs, hidden = "", draw.awkward(random, 1, 2048), draw.awkward(random, 8, 2048)
+        layers, directions = random.choice((1, 1, 1, 2)), random.choice((1, 1, 2))
+    batch = draw.log_uniform(random, 1, 512)
+    steps = min(draw.log_uniform(random, 1, 1000), max(1, MAX_STEP_ROWS // (batch * max(1, hidden // 128))))
+    drawn = Layers(
+        steps,
+        batch,
+        inputs,
+        hidden,
+        layers,
+        directions,
+        random.choice(DTYPES),
+        batch_first=random.random() < 0.5,
+        bias=random.random() < 0.9,
+    ).case()
+    return replace(drawn, name=" ".join(filter(None, (model, drawn.name))))

@@ -1,0 +1,23 @@
+"""Random calls of ``nn.GRUCell`` without gradients, and of its gates."""
+
+from __future__ import annotations
+
+from random import Random
+
+from aten_ext.bench.case import Case
+from aten_ext.bench.gru import DTYPES, Cell, Gates
+from aten_ext.sweep import draw, models
+
+
+def case(random: Random, device: str) -> Case | None:
+    """A cell, or the gates after its products. None: there is nothing to measure on a CPU."""
+    if device != "cuda":
+        return None
+    if random.random() < 0.5:
+        _, (inputs, hidden, *_) = draw.entry(random, models.GRU)
+    else:
+        inputs, hidden = draw.awkward(random, 1, 2048), draw.awkward(random, 8, 2048)
+    rows, dtype = draw.log_uniform(random, 1, 4096), random.choice(DTYPES)
+    if random.random() < 0.4:
+        return Gates(rows, hidden, dtype).case()
+    return Cell(rows, inputs, hidden, dtype).case()

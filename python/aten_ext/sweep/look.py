@@ -1,0 +1,102 @@
+"""Looks at one case: upstream and ours in turns, and once more, for longer, where ours seems slower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aten_ext.bench import machine, operands
+from aten_ext.bench.case import Call, Case
+from aten_ext.bench.graph import CaptureError, GraphClock
+from aten_ext.bench.harness import Clock
+from aten_ext.bench.interleave import CallClock
+from aten_ext.bench.result import Result, Samples
+from aten_ext.bench.route import Switch, routes
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+LIMITS: Mapping[str, float] = {"gpu": 0.95, "wall": 0.95, "eager": 0.93}
+"""The least ratio upstream / ours of a case, by clock."""
+GOOD = 0.98
+"""Nearly all cases are to have at least this, see ``verdict.SHARE``. What has less is looked at again."""
+SECONDS = 0.012
+SECONDS_AGAIN = 0.25
+GRAPH_SECONDS = 1e-3
+
+
+def look(case: Case, device: str, switch: Switch) -> Result:
+    """Time ``case``. A case that cannot run here comes back with ``skipped`` set."""
+    rotation = operands.rotation(case.footprint, machine.cache_bytes(device))
+    result = Result(case, device, copies=rotation.copies, cache=rotation.cache)
+    if why := operands.too_large(case, device):
+        result.skipped = why
+        return result
+    calls = operands.make(case, device, rotation.copies)
+    for enabled in (False, True):
+        switch.set(enabled)
+        for call in calls:
+            call()
+    result.route, result.reason = routes(calls[0], case.override, device, switch)
+    clocks = _clocks(calls, switch, result)
+    for name, clock in clocks.items():
+        clock.sample(result.clocks.setdefault(name, Samples()), SECONDS)
+    result.measured = 1
+    for name, clock in clocks.items():
+        if result.clocks[name].ratio < GOOD:
+            result.measured = 2
+            result.clocks[name] = Samples()
+            clock.sample(result.clocks[name], SECONDS_AGAIN)
+    return result
+
+
+def failed(result: Result) -> list[str]:
+    """The clocks by which a case is below its limit."""
+    return [name for name, samples in result.clocks.items() if samples.ratio < LIMITS[name]]
+
+
+def plan(case: Case, device: str) -> str:
+    """The plan of the case's override, or nothing where the call does not show its arguments."""
+    import torch
+
+    import aten_ext
+
+    recorder = _recorder(case.override)
+    with torch.no_grad(), recorder:
+        case.make(device)()
+    for function, args, kwargs in recorder.calls[:1]:
+        return aten_ext.explain(function, *args, key=device.upper(), **kwargs).plan or ""
+    return ""
+
+
+def _clocks(calls: Sequence[Call], switch: Switch, result: Result) -> dict[str, Clock]:
+    if result.device == "cpu":
+        return {"wall": CallClock(calls, switch)}
+    clocks: dict[str, Clock] = {}
+    try:
+        clocks["gpu"] = GraphClock(calls, switch, GRAPH_SECONDS)
+    except CaptureError as error:
+        result.missing["gpu"] = str(error)
+    clocks["eager"] = CallClock(calls, switch)
+    return clocks
+
+
+def _recorder(override: str) -> Any:
+    """A mode that keeps the calls of ``override`` and makes them."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[tuple[OpOverload, tuple[Any, ...], dict[str, Any]]] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            name = func._schema.name.partition("::")[2]
+            overload = func._schema.overload_name
+            if override == (f"{name}.{overload}" if overload else name):
+                self.calls.append((func, args, kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    return Recorder()

@@ -1,0 +1,177 @@
+"""The sweep: what it draws, how it judges, and what its command says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from aten_ext._cli import CommandError
+from aten_ext.bench.case import Case
+from aten_ext.bench.result import Result, Samples
+from aten_ext.bench.route import Overrides
+from aten_ext.sweep import families, look, models, verdict
+from paths import TESTS
+
+
+def sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "aten_ext", "sweep", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ},
+        cwd=TESTS,
+    )
+
+
+def made_up(**clocks: tuple[float, float]) -> Result:
+    """A result whose clocks have one sample each: upstream, ours."""
+    case = Case("cat", "name", "float32", "cat", lambda device: lambda: None, bytes=7, footprint=4)
+    samples = {name: Samples([upstream], [ours]) for name, (upstream, ours) in clocks.items()}
+    return Result(case, "cuda", "fused", clocks=samples)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_seed_is_a_set_of_cases(device: str) -> None:
+    first, again, other = (
+        [(c.op, c.label) for c in families.draw(families.chosen([]), device, seed, 100)] for seed in (3, 3, 4)
+    )
+    assert first == again != other
+    measured = {"cat", "fused_adam"} if device == "cpu" else set(families.FAMILIES)
+    assert {op for op, _ in first} == measured
+    assert len(set(first)) > 90
+
+
+def test_a_family_alone_draws_what_it_draws_among_others() -> None:
+    """A loser can be looked at again without the rest."""
+    among = [c.label for c in families.draw(["linear", "cat"], "cuda", 1, 65) if c.op == "cat"]
+    alone = [c.label for c in families.draw(["cat"], "cuda", 1, len(among))]
+    assert alone == among
+
+
+def test_real_models() -> None:
+    names = {*models.LINEAR, *models.GRU, *models.CAT}
+    assert len(names) >= 40
+    drawn = [c.name for c in families.draw(families.chosen(["linear", "gru", "cat"]), "cuda", 0, 400)]
+    of_models = sum(any(name.startswith(model) for model in names) for name in drawn)
+    assert 0.35 * len(drawn) < of_models < 0.65 * len(drawn)
+
+
+@pytest.mark.parametrize("family", ["cat", "fused_adam"])
+def test_cases_run(family: str) -> None:
+    """On a CPU, the smaller ones; a call can be made again."""
+    ran = 0
+    for case in families.draw([family], "cpu", 11, 40):
+        if case.footprint < 1 << 20:
+            call = case.make("cpu")
+            call()
+            call()
+            ran += 1
+    assert ran >= 5
+
+
+def test_layouts_of_cat() -> None:
+    """Each layout is what its name says, and nothing is all zeros."""
+    from aten_ext.sweep.cat import Input
+
+    plain, narrowed, strided, expanded, permuted = (
+        Input((3, 4, 50), layout, 1).make("cpu")
+        for layout in ("plain", "narrowed", "strided", "expanded", "permuted")
+    )
+    assert all(t.shape == (3, 4, 50) and t.any() for t in (plain, narrowed, strided, expanded, permuted))
+    assert plain.is_contiguous() and not permuted.is_contiguous()
+    assert narrowed.storage_offset() == 2 and narrowed.stride()[-1] == 1
+    assert strided.stride()[-1] == 3
+    assert expanded.stride()[1] == 0
+
+
+def test_limits() -> None:
+    assert look.failed(made_up(gpu=(0.949, 1.0), eager=(0.94, 1.0))) == ["gpu"]
+    assert look.failed(made_up(gpu=(0.96, 1.0), eager=(0.92, 1.0))) == ["eager"]
+    assert look.failed(made_up(wall=(0.96, 1.0))) == []
+
+
+def test_verdict() -> None:
+    good = [made_up(gpu=(1.1, 1.0))] * 199
+    assert verdict.failures([*good, made_up(gpu=(0.97, 1.0))]) == []
+    assert verdict.failures([*good, made_up(gpu=(0.94, 1.0))]) == ["1 of 200 cases below 0.95 (gpu)"]
+    assert verdict.failures([*good, *[made_up(gpu=(0.97, 1.0))] * 2]) == [
+        "2 of 201 cases below 0.98, more than 0.5%"
+    ]
+    found = verdict.distributions([*good, made_up(gpu=(0.94, 1.0))])["cat", "gpu"]
+    assert (found.cases, found.fused, found.below_good, found.below_limit) == (200, 200, 1, 1)
+    assert found.least == 0.94 and found.median == 1.1
+
+
+def test_losers_come_worst_first() -> None:
+    slow, slower, fine = made_up(gpu=(0.97, 1)), made_up(gpu=(0.5, 1)), made_up(gpu=(0.99, 1))
+    assert verdict.losers([slow, fine, slower]) == [slower, slow]
+
+
+def test_a_loser_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second look replaces the first."""
+    looks: list[float] = []
+
+    class Clock:
+        def sample(self, samples: Samples, seconds: float) -> None:
+            looks.append(seconds)
+            for _ in range(3):
+                samples.add(False, 0.5 if len(looks) == 1 else 1.0)
+                samples.add(True, 1.0)
+
+    monkeypatch.setattr(look, "_clocks", lambda calls, switch, result: {"wall": Clock()})
+    case = next(c for c in families.draw(["cat"], "cpu", 11, 40) if c.footprint < 1 << 16)
+    with Overrides() as switch:
+        result = look.look(case, "cpu", switch)
+    assert looks == [look.SECONDS, look.SECONDS_AGAIN]
+    assert result.measured == 2 and result.clocks["wall"].ratio == 1.0
+
+
+def test_the_plan_of_a_call() -> None:
+    def make(device: str) -> object:
+        tensors = [torch.ones(3)] * 200
+        return lambda: torch.cat(tensors)
+
+    case = Case("cat", "many", "float32", "cat", make, bytes=0, footprint=0)  # type: ignore[arg-type]
+    assert "200 inputs" in look.plan(case, "cpu")
+
+
+def test_command(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    done = sweep("cat", "--device", "cpu", "--cases", "3", "--seed", "5", "--json", str(path))
+    assert done.returncode in (0, 1), done.stderr  # a busy machine may lose
+    document = json.loads(path.read_text())
+    assert document["passed"] is (done.returncode == 0) is not bool(document["failures"])
+    assert len(document["sweep"]) == 3 and document["settings"]["seed"] == 5
+    drawn = [c.label for c in families.draw(["cat"], "cpu", 5, 3)]
+    assert [row["name"] for row in document["sweep"]] == drawn
+    assert ("passed" in done.stdout.splitlines()) is document["passed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["dog"], "unknown family 'dog'; choose from: cat, linear, gru, gru_cell, fused_adam"),
+        (["--cases", "0"], "--cases must be at least 1, not 0"),
+        (["--worst", "-1"], "--worst must not be negative, not -1"),
+        (["linear", "--device", "cpu"], "linear: nothing to measure on cpu"),
+        (["--device", "tpu"], "unknown device 'tpu'; choose from: cpu, cuda"),
+    ],
+)
+def test_mistakes(arguments: list[str], line: str) -> None:
+    done = sweep(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"aten_ext sweep: {line}"
+
+
+def test_nothing_is_left_changed() -> None:
+    with pytest.raises(CommandError):
+        families.chosen(["cats"])
+    assert families.chosen([]) == list(families.FAMILIES)
