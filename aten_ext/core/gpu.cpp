@@ -2,6 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <mutex>
+#include <set>
+#include <string>
+
 #ifdef ATEN_EXT_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -29,6 +33,14 @@ int log2_of_cluster(int blocks) {
 
 namespace {
 
+// A copy that lives as long as the process; one for each name.
+const char* kept_name(const char* name) {
+  static std::mutex mutex;
+  static auto* const names = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return names->emplace(name).first->c_str();
+}
+
 constexpr const char* kNoCode = "GPU that the kernels were not built for";
 
 }  // namespace
@@ -55,11 +67,12 @@ const char* lacks(const Gpu& gpu, const Needs& needs) {
 
 const Gpu& reference_gpu() {
   static constexpr Gpu kHopper{
-      90, 90, 132, 227 << 10, 228 << 10, {132, 66, 30, 15, 7}, int64_t{50} << 20, 4.8e12, 32764};
+      90,     90,    132,          227 << 10, 228 << 10, {132, 66, 30, 15, 7}, int64_t{50} << 20,
+      4.8e12, 32764, "NVIDIA H200"};
   return kHopper;
 }
 
-void pretend_gpu(c10::ArrayRef<int64_t> facts) {
+void pretend_gpu(c10::ArrayRef<int64_t> facts, const std::string& name) {
   if (facts.empty()) {
     pretended.reset();
     return;
@@ -76,6 +89,7 @@ void pretend_gpu(c10::ArrayRef<int64_t> facts) {
     gpu.clusters[i] = fact(5 + i);
   }
   gpu.argument_bytes = fact(10);
+  gpu.name = kept_name(name.c_str());
   pretended = gpu;
 }
 
@@ -94,7 +108,8 @@ Gpu query(c10::Device device) {
           {},
           facts.l2_bytes,
           facts.bytes_per_second,
-          facts.argument_bytes};
+          facts.argument_bytes,
+          kept_name(facts.name)};
   std::copy(std::begin(facts.clusters), std::end(facts.clusters), gpu.clusters.begin());
   return gpu;
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "core/needs.h"
 
@@ -25,6 +26,7 @@ struct Gpu {
   int64_t l2_bytes = 0;
   double bytes_per_second = 0;  // of memory, by its clock and width
   int argument_bytes = 4096;    // that a kernel's arguments may take
+  const char* name = "";        // as the driver gives it; lives as long as the process
 
   // Whether a launch may overlap with the one before it (core/launch_sequence.h): only code for sm_90 or
   // newer waits where it has to. Older PTX that was compiled for such a GPU waits for nothing.
@@ -44,9 +46,9 @@ const Gpu& reference_gpu();
 const Gpu& gpu_of(c10::Device device);
 
 // From now on this thread takes devices that are no GPU for one with these facts: the fields of Gpu in their
-// order, without the two about memory; no facts: for the reference again. For tests, and for explain() about
-// a GPU elsewhere.
-void pretend_gpu(c10::ArrayRef<int64_t> facts);
+// order, without the two about memory, and its name; no facts: for the reference again. For tests, and for
+// explain() about a GPU elsewhere.
+void pretend_gpu(c10::ArrayRef<int64_t> facts, const std::string& name = "");
 
 // `reason` if there is one; otherwise nullptr, or that this build has no code for the GPU at `device`. The
 // generated entries at CUDA ask it after choose().

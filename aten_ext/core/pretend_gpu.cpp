@@ -6,6 +6,8 @@
 
 TORCH_LIBRARY_FRAGMENT(aten_ext, m) {
   if (aten_ext::may_define()) {
-    m.def("pretend_gpu(int[] facts) -> ()", aten_ext::pretend_gpu);
+    m.def("pretend_gpu(int[] facts, str name='') -> ()", [](at::IntArrayRef facts, c10::string_view name) {
+      aten_ext::pretend_gpu(facts, std::string(name));
+    });
   }
 }

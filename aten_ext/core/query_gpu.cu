@@ -1,5 +1,8 @@
 // A kernel that does nothing, compiled for the same architectures as all others: a GPU that can load it can
 // load those. The driver says of it which code runs here, and how many clusters are resident at once.
+#include <algorithm>
+#include <iterator>
+
 #include "core/launch.h"
 #include "core/launch_sequence.h"
 #include "core/query_gpu.h"
@@ -85,6 +88,11 @@ cudaError_t query_gpu(GpuFacts& facts) {
   facts.capability = 10 * major + minor;
   facts.l2_bytes = l2_bytes;
   facts.bytes_per_second = 2.0 * 1000.0 * memory_khz * memory_bits / 8;  // two transfers a clock
+  cudaDeviceProp properties{};
+  if (error == cudaSuccess) {
+    error = cudaGetDeviceProperties(&properties, device);
+  }
+  std::copy(std::begin(properties.name), std::end(properties.name), facts.name);
   // Large arguments came with CUDA 12.1, for sm_70 and newer: that is every architecture that this is built
   // for.
   int driver = 0;

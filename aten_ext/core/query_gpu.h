@@ -18,6 +18,7 @@ struct GpuFacts {
   int64_t l2_bytes;
   double bytes_per_second;
   int argument_bytes;
+  char name[256];
 };
 
 // Of the current device. Launches nothing and allocates nothing; asks the driver some twenty questions, so

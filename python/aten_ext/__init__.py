@@ -13,6 +13,7 @@ Environment, read once when the package is imported:
 * ``ATEN_EXT_TRACE=1``: print what the calls did when the process ends; ``calls``: each kind of call, too.
 * ``ATEN_EXT_SHADOW=0.01``: compare this fraction of the fused calls with upstream, and print the differences.
 * ``ATEN_EXT_TRACE_FILE=path``: append what these two print to a file.
+* ``ATEN_EXT_TABLES=folder``: where ``python -m aten_ext tune`` writes what it measured, and where it is read.
 * ``ATEN_EXT_AUTOLOAD=1``: ``import torch`` alone is enough.
 
 Raises:
@@ -28,7 +29,7 @@ __version__ = "0.1.0"
 
 _load_kernels()
 
-from aten_ext import _at_exit  # noqa: E402  (needs the kernels)
+from aten_ext import _at_exit, _measured_tables  # noqa: E402  (needs the kernels)
 from aten_ext._explain import Explanation, explain  # noqa: E402  (needs the kernels)
 from aten_ext._registry import (  # noqa: E402
     Counts,
@@ -74,3 +75,5 @@ __all__ = [
 ]
 
 _refresh_passes()
+if is_active():
+    _measured_tables.load()

@@ -26,6 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     from aten_ext.doctor import command as doctor_command
     from aten_ext.profile import command as profile_command
     from aten_ext.sweep import command as sweep_command
+    from aten_ext.tune import command as tune_command
 
     parser = Parser(prog="python -m aten_ext", description="Fused kernels behind PyTorch's own operators.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -35,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
         demo_command,
         bench_command,
         sweep_command,
+        tune_command,
         profile_command,
         doctor_command,
     )

@@ -7,6 +7,7 @@ import io
 import torch
 
 from aten_ext import _C
+from aten_ext._measured_tables import source
 from aten_ext._registry import Override, counts, is_active, overrides, passes
 
 
@@ -42,6 +43,17 @@ def _state(override: Override) -> str:
     return f"on, {' '.join(off)} off" + (" (not measured)" if waiting else "")
 
 
+def _tables() -> list[str]:
+    """Which measured table decides for each family that has one, on the GPU that the program uses."""
+    if not is_active() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call, unused-ignore]
+        return []
+    device = torch.device("cuda", torch.cuda.current_device())
+    return [
+        f"{family}: upstream's shapes and ours: {source(family, device)}"
+        for family in torch.ops.aten_ext.table_families()
+    ]
+
+
 def status() -> str:
     """The build, the overrides and graph passes, whether each is on, and what it did, as text."""
     from rich.console import Console
@@ -71,6 +83,8 @@ def status() -> str:
     console = Console(file=text, width=140, color_system=None, highlight=False)
     console.print(_header(), soft_wrap=True)
     console.print(table)
+    for line in _tables():
+        console.print(line, soft_wrap=True)
     console.print()
     console.print(rewrites)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

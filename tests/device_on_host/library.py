@@ -226,7 +226,7 @@ def load(name: str, *files: str) -> None:
     """
     folder = _folder(name)
     generated = folder / "generated"
-    paths = [SOURCES / file for file in (*files, "core/gpu.cpp", "core/query_gpu.cu")]
+    paths = [SOURCES / file for file in (*files, "core/gpu.cpp", "core/tables.cpp", "core/query_gpu.cu")]
     families = {file.split("/")[1] for file in files if file.startswith("ops/")}
     _codegen().generate(ROOT / "native_functions_ext.yaml", generated, with_cuda=True, families=families)
     bindings = generated / "bindings.cpp"

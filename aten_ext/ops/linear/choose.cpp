@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/gpu.h"
+#include "core/tables.h"
 #include "core/to_dtype.h"
 #include "ops/linear/call.h"
 #include "ops/linear/crossover.h"
@@ -124,47 +125,8 @@ LtKey key_of(const LinearCall& call, const MatmulFlags& flags) {
   return key;
 }
 
-Choice<LinearPlan> choose_linear(const LinearCall& call) {
-  const at::Tensor& mat1 = call.mat1;
-  const char* reason = decline_operands(call);
-  reason = reason != nullptr ? reason : decline_scalars(call);
-  reason = reason != nullptr ? reason : decline_flags(mat1.scalar_type());
-  reason = reason != nullptr ? reason : decline_tunable_op();
-  if (reason != nullptr) {
-    return reason;
-  }
-  const Gpu& gpu = gpu_of(mat1.device());
-  if (reason = lacks(gpu, Needs{kMinCode}); reason != nullptr) {
-    return reason;
-  }
-  const MatmulFlags flags = read_flags(mat1.scalar_type());
-  FewRowsPlan few_rows;
-  const char* no_few_rows = plan_few_rows(call, flags, gpu, few_rows);
-  if (no_few_rows == nullptr &&
-      upstream_multiplies_faster(call.m(), call.n(), call.k(), few_rows.dtype == Dtype::Float,
-                                 few_rows.mat2_is_transposed, call.bias != nullptr)) {
-    no_few_rows = "shape that upstream multiplies faster";
-  }
-  if (no_few_rows == nullptr) {
-    return LinearPlan{few_rows};
-  }
-  LtPlan lt;
-  reason = plan_lt(call, flags, lt);
-  if (reason == nullptr &&
-      upstream_asks_lt_faster(call.m(), call.n(), call.k(), lt.key.dtype == Dtype::Float)) {
-    reason = "many rows, and a small float32 weight";
-  }
-  if (reason == nullptr) {
-    return LinearPlan{lt};
-  }
-  // Of two reasons, the one of the way that was meant for so many rows.
-  return call.m() <= cuda::few_rows::kMaxRows ? no_few_rows : reason;
-}
-
-}  // namespace
-
-const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, const Gpu& gpu,
-                          FewRowsPlan& plan) {
+// Whether the kernel takes such a call at all: everything of its plan but the tiles.
+const char* take_few_rows(const LinearCall& call, const MatmulFlags& flags, FewRowsPlan& plan) {
   if (call.m() > cuda::few_rows::kMaxRows) {
     return "more than 64 rows";
   }
@@ -194,6 +156,10 @@ const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, cons
   plan.epilogue = call.epilogue;
   plan.alpha = to_float(call.alpha, 1.0f);
   plan.beta = to_float(call.beta, 0.0f);
+  return nullptr;
+}
+
+const char* cut_into_tiles(const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
   plan.tiles = cuda::few_rows::choose_plan({static_cast<int>(call.m()),
                                             static_cast<int>(call.n()),
                                             static_cast<int>(call.k()),
@@ -201,6 +167,68 @@ const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, cons
                                             plan.mat2_is_transposed,
                                             {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters}});
   return plan.tiles.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
+}
+
+const char* decline_by_table(const Evidence& table, const LinearCall& call, const FewRowsPlan& plan) {
+  if (table.percent == nullptr) {
+    return "no table of the shapes that upstream multiplies faster";
+  }
+  const bool odd = !keeps_aligned(call.mat1, call.n());
+  const auto layout = !plan.mat2_is_transposed ? crossover::Layout::RowMajor
+                      : odd                    ? crossover::Layout::TransposedOdd
+                                               : crossover::Layout::Transposed;
+  const crossover::Layer layer{call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, call.bias != nullptr,
+                               layout};
+  return crossover::least_percent(table.percent, layer) < table.least
+             ? "shape that upstream multiplies faster"
+             : nullptr;
+}
+
+Choice<LinearPlan> choose_linear(const LinearCall& call) {
+  const at::Tensor& mat1 = call.mat1;
+  const char* reason = decline_operands(call);
+  reason = reason != nullptr ? reason : decline_scalars(call);
+  reason = reason != nullptr ? reason : decline_flags(mat1.scalar_type());
+  reason = reason != nullptr ? reason : decline_tunable_op();
+  if (reason != nullptr) {
+    return reason;
+  }
+  const Gpu& gpu = gpu_of(mat1.device());
+  if (reason = lacks(gpu, Needs{kMinCode}); reason != nullptr) {
+    return reason;
+  }
+  const MatmulFlags flags = read_flags(mat1.scalar_type());
+  FewRowsPlan few_rows;
+  const char* no_few_rows = take_few_rows(call, flags, few_rows);
+  if (no_few_rows == nullptr) {
+    few_rows.evidence = &evidence(TableFamily::Linear, mat1.device());
+    no_few_rows = decline_by_table(*few_rows.evidence, call, few_rows);
+  }
+  if (no_few_rows == nullptr) {
+    no_few_rows = cut_into_tiles(call, gpu, few_rows);
+  }
+  if (no_few_rows == nullptr) {
+    return LinearPlan{few_rows};
+  }
+  LtPlan lt;
+  reason = plan_lt(call, flags, lt);
+  if (reason == nullptr &&
+      upstream_asks_lt_faster(call.m(), call.n(), call.k(), lt.key.dtype == Dtype::Float)) {
+    reason = "many rows, and a small float32 weight";
+  }
+  if (reason == nullptr) {
+    return LinearPlan{lt};
+  }
+  // Of two reasons, the one of the way that was meant for so many rows.
+  return call.m() <= cuda::few_rows::kMaxRows ? no_few_rows : reason;
+}
+
+}  // namespace
+
+const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, const Gpu& gpu,
+                          FewRowsPlan& plan) {
+  const char* const reason = take_few_rows(call, flags, plan);
+  return reason != nullptr ? reason : cut_into_tiles(call, gpu, plan);
 }
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
@@ -240,7 +268,8 @@ std::string LinearPlan::describe() const {
   return "few rows: tiles of " + std::to_string(tiles.rows) + " x " +
          std::to_string(cuda::few_rows::columns_of(tiles)) + ", " + std::to_string(tiles.splits) +
          (tiles.splits == 1 ? " block" : " blocks") + " a tile" +
-         (tiles.alone ? ", one a multiprocessor" : "");
+         (tiles.alone ? ", one a multiprocessor" : "") +
+         (few_rows->evidence != nullptr ? "; " + few_rows->evidence->source : "");
 }
 
 Needs LinearPlan::needs() const {

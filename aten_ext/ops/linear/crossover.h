@@ -1,64 +1,102 @@
-// Where upstream is faster: numbers, and nothing of how the ways work. Standard library only.
+// Where upstream is faster: how a layer finds its cells in a measured table (core/tables.h). Standard library
+// only.
 //
-// Measured on an H200 against torch 2.11, with weights read from memory (docs/kernels/linear.md). A cell of
-// the table decides where there is one; elsewhere the bounds below, which are older. Where they are equal, or
-// nothing between two measured shapes was measured, upstream stays.
+// The table's axes: dtype, bias, layout, rows, columns n, depth k. A size between two of an axis has both as
+// neighbours, and all of a layer's neighbours must be faster, so that nothing is read into a gap. Sizes
+// beyond an end stand at the end.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
-#include "ops/linear/crossover_table.h"
-
 namespace aten_ext {
+namespace crossover {
 
-// Numbers of weights.
-inline constexpr int64_t kTinyWeight = 1 << 16;
-inline constexpr int64_t kMediumFloatWeight = int64_t{768} * 3072;
-inline constexpr int64_t kLargeFloatWeightThatWins = int64_t{4096} * 4096;  // one size, without a bias
-inline constexpr int64_t kLargeWeight16Rows = 1 << 24;
-inline constexpr int64_t kLargeWeight32Rows = 1 << 22;
-inline constexpr int64_t kWideFloatRow = 16384;  // columns
+// How the weight lies: [n, k] with n a multiple of a vector of 16 bytes or not, or [k, n].
+enum class Layout : uint8_t { Transposed, TransposedOdd, RowMajor };
 
-struct Range {
-  int64_t from, to;
-  constexpr bool holds(int64_t x) const {
-    return x >= from && x <= to;
-  }
+inline constexpr int kRows = 7;        // 1, 2, 4, ... 64
+inline constexpr int kColumns = 29;    // 1, 1.5, 2, 3, 4, 6, ... 16384
+inline constexpr int kDepths = 23;     // 8, 12, 16, ... 16384
+inline constexpr int kFirstDepth = 3;  // log2
+
+inline constexpr std::array<int64_t, 6> kShape{2, 2, 3, kRows, kColumns, kDepths};
+
+// The cells of an axis that a size lies between; one, twice, where it is that cell's.
+struct Neighbours {
+  int low, high;
 };
-// 16 bits, more than 32 rows: the layers where the kernel is faster.
-inline constexpr Range kDeepN{768, 1024}, kDeepK{2048, 3072};
-inline constexpr Range kWideN{2048, 3072}, kWideK{512, 768};
 
-// The kernel for few rows. out[m, n] = mat1[m, k] * mat2[k, n]; `transposed`: mat2 is [n, k] in memory. m
-// from 1 to 64.
-constexpr bool upstream_multiplies_faster(int64_t m, int64_t n, int64_t k, bool is_float, bool transposed,
-                                          bool has_bias) {
-  for (const CrossoverCell& cell : kCrossoverCells) {
-    if (!cell.is_ours() && cell.holds(m, n, k, is_float)) {
-      return true;
-    }
+constexpr int floor_log2(int64_t size) {
+  int log2 = 0;
+  while (size >> (log2 + 1) != 0) {
+    ++log2;
   }
-  const int64_t weight = n * k;
-  if (is_float && m > 32 && !has_bias) {
-    return weight > kMediumFloatWeight && weight != kLargeFloatWeightThatWins;
-  }
-  if (is_float) {
-    return m == 1 && (n > kWideFloatRow || (!transposed && weight > kMediumFloatWeight));
-  }
-  if (m > 32) {
-    return !(kDeepN.holds(n) && kDeepK.holds(k)) && !(kWideN.holds(n) && kWideK.holds(k));
-  }
-  if (m > 16 && weight < kTinyWeight) {
-    return true;
-  }
-  // Rows of the result that are no whole vectors of 16 bytes are slow upstream.
-  const int64_t max_weight = m <= 8                                ? INT64_MAX
-                             : m <= 16 || (has_bias && transposed) ? kLargeWeight16Rows
-                                                                   : kLargeWeight32Rows;
-  return n % 8 == 0 && weight > max_weight;
+  return log2;
 }
 
+// Powers of two.
+constexpr Neighbours between_octaves(int64_t size, int cells) {
+  const int log2 = floor_log2(size);
+  const int next = log2 + static_cast<int>(size != int64_t{1} << log2);
+  return {std::min(log2, cells - 1), std::min(next, cells - 1)};
+}
+
+// Powers of two, and one and a half of each. The first cell is 2^first.
+constexpr Neighbours between_half_octaves(int64_t size, int first, int cells) {
+  const int log2 = floor_log2(size);
+  const int64_t power = int64_t{1} << log2;
+  const bool upper = 2 * size >= 3 * power;
+  const bool exact = size == power || 2 * size == 3 * power;
+  const int cell = 2 * (log2 - first) + static_cast<int>(upper);
+  const auto clamp = [cells](int i) { return std::clamp(i, 0, cells - 1); };
+  return {clamp(cell), clamp(cell + static_cast<int>(!exact))};
+}
+
+struct Layer {
+  int64_t m, n, k;
+  bool is_float;  // otherwise 16 bits
+  bool has_bias;
+  Layout layout;
+};
+
+constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
+  const size_t kind = (static_cast<size_t>(layer.is_float) * 2 + static_cast<size_t>(layer.has_bias)) * 3 +
+                      static_cast<size_t>(layer.layout);
+  return ((kind * kRows + static_cast<size_t>(rows)) * kColumns + static_cast<size_t>(columns)) * kDepths +
+         static_cast<size_t>(depth);
+}
+
+// Upstream's time / ours in percent, of the neighbour where it is least.
+constexpr int least_percent(const uint8_t* percent, const Layer& layer) {
+  const Neighbours rows = between_octaves(layer.m, kRows);
+  const Neighbours columns = between_half_octaves(layer.n, 0, kColumns);
+  const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
+  int least = 255;
+  for (const int row : {rows.low, rows.high}) {
+    for (const int column : {columns.low, columns.high}) {
+      for (const int depth : {depths.low, depths.high}) {
+        least = std::min(least, static_cast<int>(percent[cell(layer, row, column, depth)]));
+      }
+    }
+  }
+  return least;
+}
+
+static_assert(between_octaves(1, kRows).high == 0 && between_octaves(5, kRows).low == 2 &&
+              between_octaves(5, kRows).high == 3 && between_octaves(64, kRows).low == 6);
+static_assert(between_half_octaves(768, 0, kColumns).low == between_half_octaves(768, 0, kColumns).high);
+static_assert(between_half_octaves(1, kFirstDepth, kDepths).high == 0);
+static_assert(between_half_octaves(100000, 0, kColumns).low == kColumns - 1);
+static_assert(between_half_octaves(9, kFirstDepth, kDepths).low == 0 &&
+              between_half_octaves(9, kFirstDepth, kDepths).high == 1);
+
+}  // namespace crossover
+
 // cuBLASLt: 64 x 64 in float32 and 256 rows take upstream 13.2 us, ours 13.7; with 65 rows 13.0 and 13.1.
+inline constexpr int64_t kTinyWeight = 1 << 16;
 constexpr bool upstream_asks_lt_faster(int64_t m, int64_t n, int64_t k, bool is_float) {
   return is_float && m >= 128 && n * k < kTinyWeight;
 }

@@ -10,6 +10,7 @@
 #include "core/choice.h"
 #include "core/dtype.h"
 #include "core/needs.h"
+#include "core/tables.h"
 #include "ops/linear/epilogue.h"
 #include "ops/linear/few_rows_plan.h"
 #include "ops/linear/lt.h"
@@ -22,7 +23,8 @@ struct FewRowsPlan {
   bool mat2_is_transposed;  // the view that nn.Linear makes of its weight
   Dtype dtype;
   Epilogue epilogue;
-  float alpha, beta;  // beta = 0: the bias is not read
+  float alpha, beta;                   // beta = 0: the bias is not read
+  const Evidence* evidence = nullptr;  // what decided; nullptr: a test
 };
 
 // cuBLASLt, with the algorithm that belongs to the key.

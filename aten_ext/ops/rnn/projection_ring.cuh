@@ -41,7 +41,7 @@ class ProjectionRing {
   // Issues the loads of the next turn that has none yet, into the slot that read() has emptied. Moves on to
   // the next slot.
   __device__ __forceinline__ void fetch(const RnnArguments& a, const RnnPlace& place) {
-    if (left_ > 0) {
+    if (left_-- > 0) {
 #pragma unroll
       for (int j = 0; j < Own::kCount; ++j) {
         if (row_ + Own::row(j) < place.rows && (!Own::kUnits || unit_ + Own::unit(j) < place.end_unit)) {
@@ -54,7 +54,6 @@ class ProjectionRing {
       }
     }
     commit_async_copies();
-    --left_;
     if (turns_ == 1) {
       from_ += to_next_step_;
     } else {

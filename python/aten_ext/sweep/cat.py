@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from aten_ext.bench.case import Call, Case
-from aten_ext.sweep import draw, models
+from aten_ext.sweep import draw, known_layers
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +97,7 @@ def case(random: Random, device: str) -> Case | None:
 
 
 def _of_model(random: Random, limit: int) -> tuple[str, list[Shape], int]:
-    name, (first, rest, dim) = draw.entry(random, models.CAT)
+    name, (first, rest, dim) = draw.entry(random, known_layers.CAT)
     per_row = math.prod(abs(n) for n in first) + math.prod(abs(n) for n in rest)
     batch = draw.log_uniform(random, 1, max(1, min(4096, limit // per_row)))
     sizes = [tuple(batch if n == -1 else n for n in shape) for shape in (first, rest)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 from collections.abc import Sequence
@@ -98,6 +99,7 @@ def _measure(cases: Sequence[Case], device: str, worst: int) -> tuple[list[Resul
         ) as bar,
     ):
         task = bar.add_task("", total=len(cases))
+        gc.freeze()  # each capture of a graph collects, which would take longer than the case
         results = []
         for case in cases:
             bar.update(task, description=case.op, refresh=True)

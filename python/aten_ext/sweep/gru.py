@@ -7,7 +7,7 @@ from random import Random
 
 from aten_ext.bench.case import Case
 from aten_ext.bench.gru import DTYPES, Layers
-from aten_ext.sweep import draw, models
+from aten_ext.sweep import draw, known_layers
 
 MAX_STEP_ROWS = 1 << 18
 """Steps times rows, so that a case takes milliseconds."""
@@ -18,7 +18,7 @@ def case(random: Random, device: str) -> Case | None:
     if device != "cuda":
         return None
     if random.random() < 0.5:
-        model, (inputs, hidden, layers, directions) = draw.entry(random, models.GRU)
+        model, (inputs, hidden, layers, directions) = draw.entry(random, known_layers.GRU)
     else:
         model, inputs, hidden = "", draw.awkward(random, 1, 2048), draw.awkward(random, 8, 2048)
         layers, directions = random.choice((1, 1, 1, 2)), random.choice((1, 1, 2))

@@ -6,7 +6,7 @@ from random import Random
 
 from aten_ext.bench.case import Case
 from aten_ext.bench.gru import DTYPES, Cell, Gates
-from aten_ext.sweep import draw, models
+from aten_ext.sweep import draw, known_layers
 
 
 def case(random: Random, device: str) -> Case | None:
@@ -14,7 +14,7 @@ def case(random: Random, device: str) -> Case | None:
     if device != "cuda":
         return None
     if random.random() < 0.5:
-        _, (inputs, hidden, *_) = draw.entry(random, models.GRU)
+        _, (inputs, hidden, *_) = draw.entry(random, known_layers.GRU)
     else:
         inputs, hidden = draw.awkward(random, 1, 2048), draw.awkward(random, 8, 2048)
     rows, dtype = draw.log_uniform(random, 1, 4096), random.choice(DTYPES)

@@ -7,7 +7,7 @@ from random import Random
 
 from aten_ext.bench.case import Case
 from aten_ext.bench.linear import Linear
-from aten_ext.sweep import draw, models
+from aten_ext.sweep import draw, known_layers
 
 MAX_WEIGHT = 1 << 28
 """Elements of a weight: 1 GB in fp32."""
@@ -18,7 +18,7 @@ def case(random: Random, device: str) -> Case | None:
     if device != "cuda":
         return None
     if random.random() < 0.5:
-        model, (k, n) = draw.entry(random, models.LINEAR)
+        model, (k, n) = draw.entry(random, known_layers.LINEAR)
     else:
         model, k, n = "", draw.awkward(random, 8, 32768), draw.awkward(random, 8, 32768)
     while k * n > MAX_WEIGHT:

@@ -83,9 +83,11 @@ def _clocks(calls: Sequence[Call], switch: Switch, result: Result) -> dict[str, 
 
 def _recorder(override: str) -> Any:
     """A mode that keeps the calls of ``override`` and makes them."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils import _python_dispatch
 
-    class Recorder(TorchDispatchMode):
+    mode: Any = _python_dispatch.TorchDispatchMode  # torch leaves it without types
+
+    class Recorder(mode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.calls: list[tuple[OpOverload, tuple[Any, ...], dict[str, Any]]] = []

@@ -15,7 +15,7 @@ from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 from aten_ext.bench.result import Result, Samples
 from aten_ext.bench.route import Overrides
-from aten_ext.sweep import families, look, models, verdict
+from aten_ext.sweep import families, known_layers, look, verdict
 from paths import TESTS
 
 
@@ -57,7 +57,7 @@ def test_a_family_alone_draws_what_it_draws_among_others() -> None:
 
 
 def test_real_models() -> None:
-    names = {*models.LINEAR, *models.GRU, *models.CAT}
+    names = {*known_layers.LINEAR, *known_layers.GRU, *known_layers.CAT}
     assert len(names) >= 40
     drawn = [c.name for c in families.draw(families.chosen(["linear", "gru", "cat"]), "cuda", 0, 400)]
     of_models = sum(any(name.startswith(model) for model in names) for name in drawn)

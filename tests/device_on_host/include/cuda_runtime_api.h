@@ -33,6 +33,10 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
   *version = device_on_host::device().driver;
   return cudaSuccess;
 }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  std::strcpy(properties->name, "device_on_host");
+  return cudaSuccess;
+}
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
   const device_on_host::Device& device = device_on_host::device();
   switch (attribute) {
@@ -142,6 +146,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 
 }  // namespace device_on_host::api
 
+#undef cudaGetDeviceProperties
+#define cudaGetDeviceProperties ::device_on_host::api::cudaGetDeviceProperties
 #define cudaDeviceGetAttribute ::device_on_host::api::cudaDeviceGetAttribute
 #define cudaDriverGetVersion ::device_on_host::api::cudaDriverGetVersion
 #define cudaFuncGetAttributes ::device_on_host::api::cudaFuncGetAttributes

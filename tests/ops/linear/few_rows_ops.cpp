@@ -3,7 +3,11 @@
 #include <ATen/Context.h>
 #include <torch/library.h>
 
+#include <vector>
+
+#include "core/tables.h"
 #include "ops/linear/call.h"
+#include "ops/linear/crossover.h"
 #include "ops/linear/overrides.h"
 #include "ops/linear/rule.h"
 
@@ -87,7 +91,28 @@ at::Tensor mm_while_tf32_is_allowed(const at::Tensor& mat1, const at::Tensor& ma
 
 }  // namespace
 
+namespace {
+
+// From now on the table says that ours is faster by so many percent, whatever the shape. 0: there is no
+// table.
+void pretend_table(int64_t percent) {
+  int64_t cells = 1;
+  for (const int64_t size : aten_ext::crossover::kShape) {
+    cells *= size;
+  }
+  const std::vector<uint8_t> table(static_cast<size_t>(cells), static_cast<uint8_t>(percent));
+  const aten_ext::Gpu& gpu = aten_ext::reference_gpu();
+  aten_ext::remove_table(aten_ext::TableFamily::Linear, gpu.name, gpu.multiprocessors);
+  if (percent != 0) {
+    aten_ext::add_table(aten_ext::TableFamily::Linear, gpu.name, gpu.capability, gpu.multiprocessors, true,
+                        table.data(), table.size());
+  }
+}
+
+}  // namespace
+
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_linear, m) {
+  m.def("pretend_table", pretend_table);
   m.def(
       "few_rows(Tensor? bias, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1, int epilogue=0, "
       "int[] tiles=[], Tensor? out=None) -> Tensor",

@@ -36,6 +36,7 @@ def load() -> None:
     here = Path(__file__).parent
     files = [f"ops/linear/{name}" for name in ("choose.cpp", "run.cpp", "few_rows.cu", "lt.cpp")]
     library.load("linear", *files, str(here / "few_rows_ops.cpp"), str(here / "lt_ops.cpp"))
+    torch.ops.aten_ext_on_host_linear.pretend_table(200)
 
 
 EPILOGUES = {"": 0, "relu": 1, "gelu": 2}

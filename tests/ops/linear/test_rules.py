@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from ops.linear.cases import HALF, SLOWER, WHOLE_MATRIX, all_mm_routes, all_routes, meta, restored, route
+from ops.linear.cases import HALF, WHOLE_MATRIX, all_mm_routes, all_routes, meta, restored, route
+from tables import every_shape_is_ours
+
+
+@pytest.fixture(autouse=True)
+def _without_figures() -> Iterator[None]:
+    """What a table says is tests/core/test_tables.py's."""
+    with every_shape_is_ours():
+        yield
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
@@ -25,39 +33,6 @@ def test_takes(dtype: torch.dtype, transposed: bool, m: int, n: int, k: int) -> 
     assert all_routes(meta(m, n, dtype=dtype), mat1, mat2, alpha=0.5, beta=-2) == whole
     assert all_routes(meta(n, dtype=dtype), mat1, mat2, alpha=0, beta=-2) == {"alpha of 0"}
     assert all_routes(meta(3 * n, dtype=dtype)[::3], mat1, mat2, beta=0) == {""}
-
-
-# (16-bit, m, n, k, transposed) on either side of each edge: taken, not taken.
-EDGES = [
-    ((False, 1, 16384, 768, True), (False, 1, 16388, 768, True)),  # one row, wide
-    ((False, 2, 16388, 768, True), (False, 1, 16388, 768, False)),
-    ((False, 1, 3072, 768, False), (False, 1, 3076, 768, False)),  # one row of a row-major weight
-    ((False, 2, 3076, 768, False), (False, 1, 4096, 4096, False)),
-    ((True, 8, 11008, 4096, True), (True, 9, 11008, 4096, True)),
-    ((True, 16, 4096, 4096, True), (True, 16, 4104, 4096, True)),
-    ((True, 16, 50257, 768, True), (True, 16, 50256, 768, True)),  # rows of no whole vectors
-    ((True, 16, 64, 64, True), (True, 17, 64, 64, True)),
-    ((True, 17, 256, 256, True), (True, 17, 248, 256, True)),
-    ((True, 32, 4096, 1024, True), (True, 32, 4104, 1024, True)),
-    ((True, 33, 768, 2048, True), (True, 33, 760, 2048, True)),
-    ((True, 64, 1024, 2048, True), (True, 64, 1032, 2048, True)),
-    ((True, 33, 768, 2048, False), (True, 33, 768, 2040, False)),
-    ((True, 64, 768, 3072, False), (True, 64, 768, 3080, False)),
-    ((True, 33, 2048, 512, True), (True, 33, 2040, 512, True)),
-    ((True, 64, 3072, 768, False), (True, 64, 3072, 776, False)),
-    ((False, 64, 3072, 768, True), (False, 64, 3072, 772, True)),  # float32 without a bias
-    ((False, 64, 4096, 4096, True), (False, 64, 4096, 4092, True)),
-    ((False, 32, 3072, 1024, True), (False, 33, 3072, 1024, True)),
-]
-
-
-@pytest.mark.parametrize(("taken", "declined"), EDGES, ids=str)
-def test_upstream_is_faster(taken: tuple[Any, ...], declined: tuple[Any, ...]) -> None:
-    """A product that cuBLASLt's plans do not take either: one without a bias."""
-    for (is_half, m, n, k, transposed), reason in ((taken, ""), (declined, SLOWER)):
-        for dtype in HALF if is_half else (torch.float32,):
-            mat2 = meta(n, k, dtype=dtype).t() if transposed else meta(k, n, dtype=dtype)
-            assert all_mm_routes(meta(m, k, dtype=dtype), mat2) == {reason}
 
 
 def declines() -> Iterator[tuple[str, Callable[[], set[str]]]]:

@@ -1,0 +1,301 @@
+"""Measured tables: which one decides on a GPU, what their files hold, and what a broken one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import aten_ext
+from aten_ext import _measured_tables as tables
+from aten_ext.tune import linear
+from gpus import GPUS, Gpu
+from paths import TESTS
+
+SLOWER = "shape that upstream multiplies faster"
+MADE_UP = tables.Gpu("made-up 100", 90, 100)
+
+pytestmark = pytest.mark.skipif(
+    "linear" not in torch.ops.aten_ext.table_families(), reason="built without the linear layers"
+)
+
+
+def shape() -> list[int]:
+    return list(torch.ops.aten_ext.table_shape("linear"))
+
+
+def register(gpu: tables.Gpu, percent: torch.Tensor, of_user: bool = True) -> None:
+    tables.register(tables.Table(gpu, "2.11.0", {"linear": percent}), of_user=of_user)
+
+
+def all_of(percent: int) -> torch.Tensor:
+    return torch.full(shape(), percent, dtype=torch.uint8)
+
+
+@pytest.fixture
+def pretend() -> Iterator[Any]:
+    """Takes a GPU's facts and name from here on; what was registered of it is taken back."""
+    named: list[tuple[str, int]] = []
+
+    def take(gpu: Gpu, name: str) -> None:
+        named.append((name, gpu.multiprocessors))
+        torch.ops.aten_ext.pretend_gpu(gpu.facts, name)
+
+    yield take
+    torch.ops.aten_ext.pretend_gpu([])
+    for name, multiprocessors in named:
+        torch.ops.aten_ext.remove_table("linear", name, multiprocessors)
+
+
+def meta(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(sizes, device="meta", dtype=dtype)
+
+
+def explain(m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16) -> aten_ext.Explanation:
+    return aten_ext.explain("mm", meta(m, k, dtype=dtype), meta(n, k, dtype=dtype).t(), key="CUDA")
+
+
+def of_100() -> Gpu:
+    return replace(GPUS["sm_90"], multiprocessors=100, clusters=(100, 50, 25, 12, 6))
+
+
+def test_a_user_s_own_table_decides(pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    register(MADE_UP, all_of(103))
+    answer = explain(4, 1000, 1024)
+    assert answer.route == "fused" and answer.plan.endswith("; measured on this GPU")
+    register(MADE_UP, all_of(101))
+    assert explain(4, 1000, 1024).reason == SLOWER
+    # A shipped one of the same GPU stands behind it.
+    register(MADE_UP, all_of(200), of_user=False)
+    assert explain(4, 1000, 1024).reason == SLOWER
+    torch.ops.aten_ext.remove_table("linear", MADE_UP.name, 100)
+    assert explain(4, 1000, 1024).plan.endswith("; measured on such a GPU (made-up 100)")
+    register(MADE_UP, all_of(1), of_user=False)
+
+
+def test_a_gpu_without_a_table_asks_the_nearest_for_more(pretend: Any) -> None:
+    near = tables.Gpu("made-up near", 120, 168)
+    far = tables.Gpu("made-up far", 120, 20)
+    register(far, all_of(255))
+    try:
+        for percent, route in ((129, "upstream"), (130, "fused")):
+            register(near, all_of(percent))
+            pretend(GPUS["sm_120"], "made-up stranger")
+            answer = explain(4, 1024, 1024)
+            assert answer.route == route
+            assert torch.ops.aten_ext.table_source("linear", torch.device("meta")) == (
+                "nearest: made-up near, margin 1.3 asked"
+            )
+        assert answer.plan.endswith("; nearest: made-up near, margin 1.3 asked")
+    finally:
+        for gpu in (near, far):
+            torch.ops.aten_ext.remove_table("linear", gpu.name, gpu.multiprocessors)
+
+
+def test_a_slice_of_a_gpu_is_another_gpu(pretend: Any) -> None:
+    """It has the whole one's name, but fewer multiprocessors."""
+    pretend(GPUS["sm_90 with 16 multiprocessors"], "NVIDIA H200")
+    assert torch.ops.aten_ext.table_source("linear", torch.device("meta")).startswith("nearest: ")
+
+
+@pytest.mark.parametrize("axis", range(6))
+def test_each_neighbour_has_a_say(axis: int, pretend: Any) -> None:
+    """A layer between the sizes of cells is ours only if all around it are; one on a cell asks that alone."""
+    pretend(of_100(), MADE_UP.name)
+    between = {"m": 5, "n": 1000, "k": 1000 // 8 * 8}
+    # dtype, bias, layout, rows 4 and 8, columns 768 and 1024, depths 768 and 1024
+    places = [(0,), (0,), (0,), (2, 3), (19, 20), (13, 14)]
+    percent = all_of(200)
+    register(MADE_UP, percent)
+    assert explain(**between).route == "fused"
+    for place in places[axis]:
+        at = [p[0] for p in places]
+        at[axis] = place
+        one = percent.clone()
+        one[tuple(at)] = 50
+        register(MADE_UP, one)
+        assert explain(**between).reason == SLOWER
+        assert explain(8, 512, 512).route == "fused"
+    away = [p[-1] + (1 if i > 2 else 0) for i, p in enumerate(places)]
+    other = percent.clone()
+    other[tuple(away)] = 50
+    register(MADE_UP, other)
+    assert explain(**between).route == "fused"
+
+
+def test_dtype_bias_and_layout_have_cells_of_their_own(pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    kinds: dict[tuple[int, int, int], Any] = {
+        (0, 0, 0): lambda: explain(4, 1024, 1024),
+        (1, 0, 0): lambda: explain(4, 1024, 1024, torch.float32),
+        (0, 1, 0): lambda: aten_ext.explain(
+            "addmm", meta(1024), meta(4, 1024), meta(1024, 1024).t(), key="CUDA"
+        ),
+        (0, 0, 1): lambda: explain(4, 1023, 1024),
+        (0, 0, 2): lambda: aten_ext.explain("mm", meta(4, 1024), meta(1024, 1024), key="CUDA"),
+    }
+    for slow in kinds:
+        percent = all_of(200)
+        percent[slow] = 50
+        register(MADE_UP, percent)
+        for kind, ask in kinds.items():
+            # An odd number of columns lies between cells, of the same layout.
+            route = ask().plan.startswith("few rows")
+            assert route is (kind != slow), (slow, kind)
+
+
+def test_sizes_beyond_the_ends(pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    percent = all_of(50)
+    percent[0, 0, 0, :, -1, -1] = 200
+    register(MADE_UP, percent)
+    assert explain(1, 50000, 100000).route == "fused"
+    assert explain(1, 8192, 100000).reason == SLOWER
+
+
+def test_files_round_trip() -> None:
+    percent = torch.randint(0, 256, shape(), dtype=torch.uint8)
+    table = tables.Table(MADE_UP, "2.11.0", {"linear": percent})
+    read = tables.decode(tables.encode(table))
+    assert read.gpu == MADE_UP and read.torch == "2.11.0"
+    assert torch.equal(read.percent["linear"], percent)
+    assert MADE_UP.file_name == "made-up-100-sm90-100.json"
+
+
+def _broken() -> dict[str, bytes]:
+    good = json.loads(tables.encode(tables.Table(MADE_UP, "2.11.0", {"linear": all_of(7)})))
+
+    def changed(**fields: Any) -> bytes:
+        return json.dumps({**good, **fields}).encode()
+
+    linear_table = good["families"]["linear"]
+    return {
+        "not JSON": b"{",
+        "a list": b"[]",
+        "another schema": changed(schema=2),
+        "no GPU": changed(gpu={"name": "x"}),
+        "another shape": changed(families={"linear": {**linear_table, "shape": [1]}}),
+        "not base64": changed(families={"linear": {**linear_table, "percent": "!"}}),
+        "not compressed": changed(families={"linear": {**linear_table, "percent": "aaaa"}}),
+        "text": b"\xff\xfe",
+    }
+
+
+@pytest.mark.parametrize("how", list(_broken()) if torch.ops.aten_ext.table_families() else [])
+def test_a_broken_file_is_one_warning(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretend: Any
+) -> None:
+    monkeypatch.setenv("ATEN_EXT_TABLES", str(tmp_path))
+    (tmp_path / "a.json").write_bytes(_broken()[how])
+    good = tables.Table(MADE_UP, "2.11.0", {"linear": all_of(150)})
+    (tmp_path / "b.json").write_bytes(tables.encode(good))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        tables.load()
+    assert len(said) == 1 and "a.json' is ignored: " in str(said[0].message)
+    pretend(of_100(), MADE_UP.name)
+    assert explain(4, 1000, 1024).plan.endswith("measured on this GPU")
+
+
+def test_a_folder_of_the_user_is_read_at_import(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(
+        tables.encode(tables.Table(tables.Gpu("NVIDIA H200", 90, 132), "2.11.0", {"linear": all_of(150)}))
+    )
+    program = "import torch, aten_ext; print(torch.ops.aten_ext.table_source('linear', torch.device('meta')))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=TESTS,
+        env={**os.environ, "ATEN_EXT_TABLES": str(tmp_path)},
+    )
+    assert done.stdout.strip() == "measured on this GPU"
+
+
+def test_shipped_tables() -> None:
+    """Whole, and of the GPU that the file's name says."""
+    shipped = sorted(tables.SHIPPED.glob("*.json"))
+    assert shipped
+    for path in shipped:
+        table = tables.decode(path.read_bytes())
+        assert path.name == table.gpu.file_name
+        percent = table.percent["linear"]
+        assert (percent > 0).all()
+        assert 0.2 < float((percent >= 102).float().mean()) < 0.98
+
+
+def test_cells_are_where_the_rule_looks(pretend: Any) -> None:
+    """Each measured layer finds its own cell, and no other."""
+    pretend(of_100(), MADE_UP.name)
+    cells = [cell for i, cell in enumerate(linear.cells()) if cell.n >= 8 and i % 101 == 0]
+    cells = [cell for cell in cells if cell.k == linear.DEPTHS[cell.place[5]]]
+    cells = [
+        cell for cell in cells if cell.n in (linear.COLUMNS[cell.place[4]], linear.COLUMNS[cell.place[4]] | 1)
+    ]
+    assert len(cells) > 100
+    for cell in cells:
+        percent = all_of(50)
+        n, k = cell.n, cell.k
+        if cell.layout == "transposed odd":  # an odd size lies between two cells
+            percent[cell.place] = percent[(*cell.place[:4], min(cell.place[4] + 1, 28), cell.place[5])] = 200
+        percent[cell.place] = 200
+        register(MADE_UP, percent)
+        weight = (
+            meta(k, n, dtype=cell.dtype) if cell.layout == "row-major" else meta(n, k, dtype=cell.dtype).t()
+        )
+        bias = (meta(n, dtype=cell.dtype),) if cell.has_bias else ()
+        name = "addmm" if cell.has_bias else "mm"
+        answer = aten_ext.explain(name, *bias, meta(cell.m, k, dtype=cell.dtype), weight, key="CUDA")
+        assert answer.plan.startswith("few rows"), (cell, answer)
+
+
+def test_what_is_not_measured_is_filled() -> None:
+    percent = torch.zeros(shape(), dtype=torch.uint8)
+    cells = list(linear.cells())
+    assert len({cell.place for cell in cells}) == len(cells)
+    for cell in cells:
+        percent[cell.place] = 100 + cell.place[4]
+    full = linear.fill(percent)
+    assert (full > 0).all()
+    measured = percent > 0
+    assert torch.equal(full[measured], percent[measured])
+    # Between two measured sizes the lesser.
+    assert full[0, 0, 1, 0, 15, 0] == 114
+
+
+def test_tune_without_a_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "aten_ext", "tune", "dogs"], capture_output=True, text=True, cwd=TESTS
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "aten_ext tune: unknown family 'dogs'; choose from: linear"
+    if not torch.cuda.is_available():
+        done = subprocess.run(
+            [sys.executable, "-m", "aten_ext", "tune"], capture_output=True, text=True, cwd=TESTS
+        )
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == "aten_ext tune: there is no CUDA device here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("cat", "x", 90, 1, True, torch.zeros(1, dtype=torch.uint8)), "expected one of the families"),
+        (("linear", "x", 90, 1, True, torch.zeros(1, dtype=torch.uint8)), "expected a table of uint8"),
+        (("linear", "x", 90, 1, True, torch.zeros(2, 2, 3, 7, 29, 23)), "expected a table of uint8"),
+    ],
+)
+def test_errors(arguments: tuple[Any, ...], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        torch.ops.aten_ext.add_table(*arguments)
