@@ -53,7 +53,7 @@ inline bool lists_overlap(at::TensorList params, at::TensorList grads,
   lists[states.size() + 1] = grads;
   const overlap::Lists all(lists.data(), states.size() + 2);
   const size_t written = unscales ? all.size() : all.size() - 1;
-  return writes_overlap(all.slice(0, written), all.slice(written));
+  return overlap::writes_overlap(all.slice(0, written), all.slice(written), params[0].itemsize());
 }
 
 // No reason when every list is what a flat kernel needs: for each parameter, the gradient and the states are

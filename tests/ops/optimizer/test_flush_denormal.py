@@ -36,7 +36,8 @@ def make_adam(maker, op):
 def make(op):
     # Two lengths that no number of threads divides alike.
     maker = Maker([(40_000,), (25_536,)])
-    step = {"_fused_sgd_": make_sgd, "_fused_adagrad_": make_adagrad}.get(op, lambda m: make_adam(m, op))(maker)
+    others = {"_fused_sgd_": make_sgd, "_fused_adagrad_": make_adagrad}
+    step = others[op](maker) if op in others else make_adam(maker, op)
     for name in (*step.written, "grads"):
         for t in step.lists[name]:
             t.fill_(3e-39)  # denormal
