@@ -112,13 +112,6 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_DECLINES}::test_memory_in_common",),
     ),
     (
-        "memory in common: any tensor is all of its storage",
-        _OVERLAP,
-        "is_whole_storage(t, element_size) && seen",
-        "(true || is_whole_storage(t, element_size)) && seen",
-        _IN_COMMON,
-    ),
-    (
         "memory in common: a tensor twice is none",
         _OVERLAP,
         "return slot == 0 && (slot = mark(address)) != 0;",

@@ -1,9 +1,8 @@
 // Whether a step over lists of tensors would write memory that it also reads or writes elsewhere. Upstream
 // takes one tensor after the other; a kernel that takes the whole list at once would then race.
 //
-// All tensors are dense and of one element size. Most are the whole of their storages, and those overlap only
-// where two begin alike, for which a set of addresses is enough. Parts of larger storages (parameters in one
-// flat buffer) are compared as spans.
+// All tensors are dense and of one element size. Most have a storage each, for which a set of the storages'
+// addresses is enough. Where two have one (parameters in a flat buffer), all are compared as spans.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,11 +32,6 @@ C10_ALWAYS_INLINE uintptr_t base_of(const at::Tensor& t) {
 
 C10_ALWAYS_INLINE bool has_memory(const at::Tensor& t) {
   return t.numel() != 0 && base_of(t) != 0;
-}
-
-C10_ALWAYS_INLINE bool is_whole_storage(const at::Tensor& t, size_t element_size) {
-  return t.storage_offset() == 0 &&
-         t.unsafeGetTensorImpl()->unsafe_storage().nbytes() == static_cast<size_t>(t.numel()) * element_size;
 }
 
 // A set of addresses: 32 bits of each one's hash, by open addressing. It may take two addresses for one.
@@ -83,7 +77,7 @@ class Addresses {
 };
 
 // False where no two can overlap, which one look at each tensor shows; true where they may.
-inline bool may_overlap(Lists written, Lists read, size_t element_size) {
+inline bool may_overlap(Lists written, Lists read) {
   static thread_local std::vector<uint32_t> table;
   size_t most = 0;
   for (const at::TensorList list : written) {
@@ -92,7 +86,7 @@ inline bool may_overlap(Lists written, Lists read, size_t element_size) {
   Addresses seen(table, most);
   for (const at::TensorList list : written) {
     for (const at::Tensor& t : list) {
-      if (has_memory(t) && !(is_whole_storage(t, element_size) && seen.insert(base_of(t)))) {
+      if (has_memory(t) && !seen.insert(base_of(t))) {
         return true;
       }
     }
@@ -159,7 +153,7 @@ inline bool do_overlap(Lists written, Lists read, size_t element_size) {
 
 // Whether a tensor of `written` shares memory with another of them or with one of `read`.
 inline bool writes_overlap(Lists written, Lists read, size_t element_size) {
-  return may_overlap(written, read, element_size) && do_overlap(written, read, element_size);
+  return may_overlap(written, read) && do_overlap(written, read, element_size);
 }
 
 }  // namespace aten_ext::overlap
