@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _ADAM = "tests/ops/optimizer/test_adam_declines.py"
 _REGISTRY = "tests/core/test_registry.py"
+_ROWS_TESTS = "tests/core/test_registry_rows.py"
 _LOAD = "tests/core/test_load.py"
 _FAULTS = "tests/core/test_faults.py"
 _ENVIRONMENT = "tests/core/test_environment.py"
@@ -18,6 +19,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             f"{_REGISTRY}::test_environment_that_makes_no_sense",
             f"{_ENVIRONMENT}::test_rubbish_in_the_environment",
         ),
+    ),
+    (
+        "a wildcard turns on what is not measured",
+        "aten_ext/core/registry.cpp",
+        "const bool by_wildcard = pattern != override.name;",
+        """const bool by_wildcard = pattern == "*";""",
+        (f"{_ROWS_TESTS}::test_rows",),
+    ),
+    (
+        "a tab is part of a name in the environment",
+        "aten_ext/core/registry.cpp",
+        r"""name.find_first_not_of(" \t");""",
+        """name.find_first_not_of(" ");""",
+        (f"{_ROWS_TESTS}::test_rows",),
+    ),
+    (
+        "a tab behind a name in the environment is part of it",
+        "aten_ext/core/registry.cpp",
+        r"""name.find_last_not_of(" \t")""",
+        """name.find_last_not_of(" ")""",
+        (f"{_ROWS_TESTS}::test_rows",),
     ),
     (
         "rubbish in ATEN_EXT is 0",
@@ -102,6 +124,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         """if override.key != "CUDA" or not with_cuda:""",
         "if True:",
         ("tests/core/test_codegen.py::test_entries_at_cuda_ask_for_code_for_the_gpu",),
+    ),
+    (
+        "explain looks at positional tensors alone for the key",
+        "python/aten_ext/_explain.py",
+        "key = _infer_key(_tensors([*args, *kwargs.values()]))",
+        "key = _infer_key(_tensors([*args]))",
+        ("tests/core/test_explain.py::test_the_key_is_that_of_all_tensors_also_of_those_given_by_name",),
+    ),
+    (
+        "autoload survives only an ImportError",
+        "python/aten_ext_autoload.py",
+        "except Exception as error:",
+        "except ImportError as error:",
+        (f"{_LOAD}::test_any_failure_of_autoload_is_a_warning",),
+    ),
+    (
+        "a graph pass may be opaque",
+        "scripts/lib/override_table.py",
+        """PASS_VALID_FIELDS = (*PASS_REQUIRED_FIELDS, "unmeasured")""",
+        """PASS_VALID_FIELDS = (*PASS_REQUIRED_FIELDS, "unmeasured", "opaque")""",
+        ("tests/core/test_codegen.py::test_errors_of_graph_passes",),
     ),
     (
         "a truncated library is opened",

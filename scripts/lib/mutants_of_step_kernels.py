@@ -21,10 +21,12 @@ _UNITS = "aten_ext/ops/optimizer/cpu/update_units.h"
 _ADAM_KERNEL = "aten_ext/ops/optimizer/cpu/fused_adam_kernel.cpp"
 _SGD_KERNEL = "aten_ext/ops/optimizer/cpu/fused_sgd_kernel.cpp"
 _ADAGRAD_KERNEL = "aten_ext/ops/optimizer/cpu/fused_adagrad_kernel.cpp"
+_CUDA_ADAM = "aten_ext/ops/optimizer/cuda/fused_adam.cu"
 _CUDA_LIST = "aten_ext/ops/optimizer/cuda/tensor_list.cuh"
 _CUDA_LAUNCH = "aten_ext/ops/optimizer/cuda/tensor_list_launch.cuh"
 
 _DTYPES = (f"{_ADAM}::test_every_dtype",)
+_NAN = (f"{_ADAM}::test_nan_with_amsgrad",)
 _UPSTREAM = (f"{_ADAM}::test_step_matches_upstream",)
 _MANY_SMALL = (f"{_ADAM}::test_one_large_among_many_small",)
 _COPY_ON_WRITE = (f"{_ADAM}::test_copy_on_write_tensors",)
@@ -39,8 +41,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "runs without AVX2",
         "aten_ext/ops/optimizer/cpu/step.h",
-        "return has_avx2() ? nullptr",
-        "return true || has_avx2() ? nullptr",
+        "if (!has_avx2()) {",
+        "if (false && !has_avx2()) {",
         ("tests/ops/optimizer/test_adam_rules.py::test_cpu_without_avx2",),
     ),
     (
@@ -79,11 +81,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _DTYPES,
     ),
     (
-        "a parameter given twice is stepped at once",
-        _CPU_LIST,
-        " || has_duplicate(list.tensors)",
-        " || (false && has_duplicate(list.tensors))",
-        (f"{_ADAM}::test_same_parameter_twice",),
+        "found_inf is ignored where the learning rate is a tensor",
+        _CPU,
+        "if (found_infinity(a.found_inf)) {",
+        "if (!std::is_reference_v<decltype(a.lr)> && found_infinity(a.found_inf)) {",
+        (f"{_ADAM}::test_found_inf_of_every_overload",),
     ),
     # ---- CPU: the loop of every step ----
     ("the tail is left out", _UNITS, "if (at < to) {", "if (false) {", _DTYPES),
@@ -151,6 +153,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "second_moment = x[kMaxExpAvgSq];",
         "second_moment = x[kExpAvgSq];",
         _DTYPES,
+    ),
+    (
+        "amsgrad's maximum loses a NaN",
+        _ADAM_KERNEL,
+        ": at::vec::maximum(x[kMaxExpAvgSq], x[kExpAvgSq]);",
+        ": Vec::blendv(x[kMaxExpAvgSq], x[kExpAvgSq], x[kMaxExpAvgSq] < x[kExpAvgSq]);",
+        _NAN,
+    ),
+    (
+        "amsgrad's maximum hands on a NaN in the tail",
+        _ADAM_KERNEL,
+        "tail ? Vec::blendv(x[kMaxExpAvgSq]",
+        "false ? Vec::blendv(x[kMaxExpAvgSq]",
+        _NAN,
     ),
     ("maximize is ignored", _ADAM_KERNEL, "if (maximize) {", "if (false) {", _UPSTREAM),
     ("no decay in AdamW", _ADAM_KERNEL, "x[kParam] = x[kParam] * weight_decay;", "", _DTYPES),
@@ -259,10 +275,31 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "the two bias corrections are swapped",
-        "aten_ext/ops/optimizer/cuda/fused_adam.cu",
+        _CUDA_ADAM,
         "pow(threadIdx.x % 2 == 0 ?",
         "pow(threadIdx.x % 2 == 1 ?",
         _PARITY_ON_HOST,
+    ),
+    (
+        "amsgrad's maximum loses a NaN at CUDA",
+        _CUDA_ADAM,
+        "x[kMaxExpAvgSq] < second_moment ? second_moment : x[kMaxExpAvgSq];",
+        "fmax(x[kMaxExpAvgSq], second_moment);",
+        (f"{_ADAM_ON_HOST}::test_nan_with_amsgrad",),
+    ),
+    (
+        "L2 decay multiplies the gradient",
+        _CUDA_ADAM,
+        "grad = fma(param, s.weight_decay, grad);",
+        "grad = fma(grad, s.weight_decay, grad);",
+        (f"{_ADAM_ON_HOST}::test_decay_of_every_overload",),
+    ),
+    (
+        "Adam is AdamW where the learning rate is a tensor",
+        "aten_ext/ops/optimizer/cuda/fused_adam.cpp",
+        "p.decoupled = kDecoupled<Args>;",
+        "p.decoupled = kDecoupled<Args> || std::is_reference_v<decltype(a.lr)>;",
+        (f"{_ADAM_ON_HOST}::test_decay_of_every_overload",),
     ),
     (
         "empty tensors are passed to the kernel",

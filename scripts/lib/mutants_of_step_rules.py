@@ -10,12 +10,16 @@ _SGD = "tests/ops/optimizer/test_sgd.py"
 _ADAGRAD = "tests/ops/optimizer/test_adagrad.py"
 _ADD = "tests/ops/optimizer/test_foreach_add.py"
 
+_DECLINES = "tests/ops/optimizer/test_adam_declines.py"
+
 _LISTS = "aten_ext/ops/optimizer/lists.h"
+_OVERLAP = "aten_ext/ops/optimizer/overlap.h"
 _ADAM_ARGS = "aten_ext/ops/optimizer/adam.h"
 _CUDA_STEP = "aten_ext/ops/optimizer/cuda/step.h"
 _CHECKS = "aten_ext/core/checks.h"
 _ADD_ARGS = "aten_ext/ops/optimizer/foreach_add.h"
 
+_IN_COMMON = (f"{_DECLINES}::test_memory_in_common", f"{_SGD}::TestFusedSgd::test_memory_in_common")
 _LENGTHS = (f"{_RULES}::test_lengths",)
 _DTYPE_OF_ONE = (f"{_RULES}::test_dtype_of_one",)
 _GEOMETRY_OF_ONE = (f"{_RULES}::test_geometry_of_one",)
@@ -92,6 +96,62 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         " || !is_float_scalar_or_none(found_inf, device)",
         " || (false && !is_float_scalar_or_none(found_inf, device))",
         _SCALE,
+    ),
+    (
+        "memory in common is not looked for",
+        _LISTS,
+        "if (lists_overlap(",
+        "if (false && lists_overlap(",
+        _IN_COMMON,
+    ),
+    (
+        "unscaled gradients may share memory",
+        _LISTS,
+        "unscales ? all.size() : all.size() - 1;",
+        "all.size() - 1;",
+        (f"{_DECLINES}::test_memory_in_common",),
+    ),
+    (
+        "memory in common: a tensor twice is none",
+        _OVERLAP,
+        "return slot == 0 && (slot = mark(address)) != 0;",
+        "return (slot = mark(address)) != 0;",
+        _IN_COMMON,
+    ),
+    (
+        "memory in common: what is read is not looked at",
+        _OVERLAP,
+        "if (has_memory(t) && seen.has(base_of(t))) {",
+        "if (false && seen.has(base_of(t))) {",
+        _IN_COMMON,
+    ),
+    (
+        "memory in common: two that read alike",
+        _OVERLAP,
+        "(span.written && span.begin < end_of_any)",
+        "(span.begin < end_of_any)",
+        (f"{_SGD}::TestFusedSgd::test_parts_of_one_buffer",),
+    ),
+    (
+        "memory in common: one element is none",
+        _OVERLAP,
+        "if (span.begin < end_of_written ||",
+        "if (span.begin + 4 < end_of_written ||",
+        (f"{_DECLINES}::test_memory_in_common",),
+    ),
+    (
+        "memory in common: empty tensors share it",
+        _OVERLAP,
+        "return t.numel() != 0 && base_of(t) != 0;",
+        "return base_of(t) != 0;",
+        (f"{_SGD}::TestFusedSgd::test_empty_tensors_share_nothing",),
+    ),
+    (
+        "denormals may be flushed by one thread",
+        "aten_ext/ops/optimizer/cpu/step.h",
+        "return flushes_denormals() ?",
+        "return false ?",
+        ("tests/ops/optimizer/test_flush_denormal.py::test_threads_that_do_not_flush",),
     ),
     (
         "any learning rate",

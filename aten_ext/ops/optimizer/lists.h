@@ -6,10 +6,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/macros/Macros.h>
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <optional>
 
 #include "core/checks.h"
+#include "ops/optimizer/overlap.h"
 
 namespace aten_ext {
 
@@ -36,6 +39,21 @@ C10_ALWAYS_INLINE const char* decline_list_tensor(const at::Tensor& t, const at:
     return "tensor that is not dense";
   }
   return same_geometry(param, t) ? nullptr : "shapes or strides that differ between the lists";
+}
+
+// Whether the step would write memory that it also reads or writes elsewhere. Gradients are written where
+// they are unscaled; step counters are another operator's to write.
+inline bool lists_overlap(at::TensorList params, at::TensorList grads,
+                          std::initializer_list<at::TensorList> states, bool unscales) {
+  constexpr size_t kMost = 5;  // Adam with amsgrad
+  std::array<at::TensorList, kMost> lists;
+  TORCH_INTERNAL_ASSERT_DEBUG_ONLY(states.size() + 2 <= kMost);
+  lists[0] = params;
+  std::copy(states.begin(), states.end(), lists.begin() + 1);
+  lists[states.size() + 1] = grads;
+  const overlap::Lists all(lists.data(), states.size() + 2);
+  const size_t written = unscales ? all.size() : all.size() - 1;
+  return overlap::writes_overlap(all.slice(0, written), all.slice(written), params[0].itemsize());
 }
 
 // No reason when every list is what a flat kernel needs: for each parameter, the gradient and the states are
@@ -86,6 +104,9 @@ C10_ALWAYS_INLINE Inspected inspect_lists(at::TensorList params, at::TensorList 
   }
   if (!is_float_scalar_or_none(grad_scale, device) || !is_float_scalar_or_none(found_inf, device)) {
     return {"grad_scale or found_inf that is not one float32 on the parameters' device"};
+  }
+  if (lists_overlap(params, grads, states, grad_scale.has_value())) {
+    return {"tensors that share memory"};
   }
   return {nullptr, elements};
 }

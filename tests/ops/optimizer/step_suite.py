@@ -291,22 +291,64 @@ class FusedStepTests:
         step.lists["grads"][0][:6] = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e20, -1e30, 1e-40])
         self.check(step, device)
 
-    def test_same_parameter_twice(self) -> None:
-        """Two steps in a row, as upstream takes them on CPU (on CUDA upstream itself races)."""
+    def shared(self, name: str, kind: str, **options: Any) -> Step:
+        """A step in which a tensor of the list ``name`` has memory in common with another tensor."""
+        step = self.make(Maker([(40_000,)] * 4), **options)
+        tensors = step.lists[name]
+        if kind == "the same twice":
+            tensors[3] = tensors[0]
+        elif kind == "one element":
+            memory = torch.cat([tensors[1], tensors[2]])
+            tensors[1], tensors[2] = memory[:40_000], memory[39_999:79_999]
+        elif kind == "a part of another's":
+            memory = torch.cat([tensors[1], tensors[2]])
+            tensors[1] = memory[64:40_064]
+            step.lists["grads"][2] = memory[40_000:]
+        else:  # a view of all of it
+            step.lists["grads"][2] = tensors[1].view(-1)
+        return step
 
-        def make() -> Step:
-            step = self.make(Maker([(50_000,)] * 4))
-            for name in step.written:
-                step.lists[name][3] = step.lists[name][0]
-            return step
+    @pytest.mark.parametrize(
+        "kind", ["the same twice", "one element", "a part of another's", "another list's"]
+    )
+    def test_memory_in_common(self, kind: str) -> None:
+        """Upstream takes one tensor after the other; ours all at once, and so not these."""
+        reason = "tensors that share memory"
+        written = self.shared("params", "the same twice").written
+        for name in written:
+            check_decline(self.shared(name, kind), reason)
+        if kind in ("the same twice", "one element"):
+            check_decline(self.shared("grads", kind, grad_scale=torch.tensor(2.0)), reason)
 
-        ours, theirs = make(), make()
-        with aten_ext.disabled():
-            theirs.call()
-        aten_ext.reset_counts()
-        ours.call()
-        assert_ran(ours.override, "cpu")
-        assert_same_bits(ours, theirs)
+    def test_parts_of_one_buffer(self) -> None:
+        """Neighbours in memory do not overlap: in order, in reverse, a list in another's gaps."""
+        for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+            step = self.make(Maker([(10_000,)] * 4))
+            written = [step.lists[name] for name in step.written]
+            buffer = torch.cat([t for tensors in zip(*written, strict=True) for t in tensors])
+            pieces = buffer.split(10_000)
+            for which, tensors in enumerate(written):
+                tensors[:] = [pieces[i * len(written) + which] for i in order]
+            step.lists["grads"] = list(torch.cat(step.lists["grads"]).split(10_000))
+            step.lists["grads"][3] = step.lists["grads"][0]  # read only: anybody's
+            theirs = step.upstream()
+            aten_ext.reset_counts()
+            step.call()
+            assert_ran(step.override, "cpu")
+            assert_same_bits(step, theirs)
+
+    def test_gradients_in_common_that_are_read_only(self) -> None:
+        """One gradient of two parameters is fine, as long as nobody unscales it."""
+        step = self.make(Maker([(10_000,)] * 4))
+        step.lists["grads"][3] = step.lists["grads"][0]
+        self.check(step, "cpu")
+
+    def test_empty_tensors_share_nothing(self) -> None:
+        step = self.make(Maker([(100,), (0,), (0,)]))
+        for name in step.written:
+            step.lists[name][1] = step.lists[name][0][50:50]
+            step.lists[name][2] = step.lists[name][1]
+        self.check(step, "cpu")
 
     def test_single_thread(self) -> None:
         threads = torch.get_num_threads()

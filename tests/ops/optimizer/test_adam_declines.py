@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import aten_ext
-from ops.optimizer.adam_reference import State, assert_same_bits, call, make_state, overload
+from ops.optimizer.adam_reference import LISTS, State, assert_same_bits, call, make_state, overload
 
 
 def assert_declined(name: str, device: str, reason: str) -> None:
@@ -114,6 +114,42 @@ def test_decline_is_upstream(spoil: Callable[[State], dict[str, Any]], reason: s
     for mine, other in zip(ours.lists().values(), theirs.lists().values(), strict=True):
         for a, b in zip(mine, other, strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("partly", [False, True], ids=["all of it", "one element"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *((name, name) for name in LISTS),
+        ("exp_avgs", "max_exp_avg_sqs"),
+        ("grads", "exp_avg_sqs"),
+        ("params", "grads"),
+    ],
+)
+def test_memory_in_common(first: str, second: str, partly: bool) -> None:
+    """Upstream takes one tensor after the other, ours all at once: a race, of 100,000 elements at least."""
+    size = 50_000
+    changes: dict[str, Any] = {"amsgrad": True}
+    if first == second == "grads":
+        changes["grad_scale"] = torch.tensor(2.0)  # or gradients are only read
+
+    def make() -> State:
+        state = make_state([(size,)] * 4, amsgrad=True)
+        one, other = state.lists()[first], state.lists()[second]
+        if partly:
+            memory = torch.cat([one[0], other[3]]).abs_()
+            one[0], other[3] = memory[:size], memory[size - 1 : 2 * size - 1]
+        else:
+            other[3] = one[0].abs_()
+        return state
+
+    ours, theirs = make(), make()
+    with aten_ext.disabled():
+        call("_fused_adamw_", theirs, **changes)
+    aten_ext.reset_counts()
+    call("_fused_adamw_", ours, **changes)
+    assert_declined("_fused_adamw_", "cpu", "tensors that share memory")
+    assert_same_bits(ours, theirs)
 
 
 @pytest.mark.gpu

@@ -48,6 +48,76 @@ def test_parity(order: tuple[int, int], dtype: torch.dtype, offset: int, amsgrad
         torch.testing.assert_close(mine, upstream)
 
 
+@pytest.mark.parametrize("lr", ["number", "tensor"])
+@pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_decay_of_every_overload(name: str, lr: str, dtype: torch.dtype, amsgrad: bool) -> None:
+    """Adam adds the decay to the gradient, AdamW takes it from the parameter, whatever type the rate has."""
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    sizes = [5, 1023, 2048]
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.5, "amsgrad": amsgrad, "maximize": False}
+    ours, theirs, other = (make_lists(sizes, dtype, 0, amsgrad) for _ in range(3))
+    operator = getattr(torch.ops.aten_ext_on_host, name)
+    if lr == "tensor":
+        operator.tensor_lr(*ours, **(options | {"lr": torch.tensor(0.1)}))
+    else:
+        operator.default(*ours, **options)
+    getattr(torch, name)(*theirs, **options)
+    getattr(torch, {"_fused_adam_": "_fused_adamw_", "_fused_adamw_": "_fused_adam_"}[name])(
+        *other, **options
+    )
+    for mine, upstream, wrong in zip(ours[:4], theirs[:4], other[:4], strict=True):
+        torch.testing.assert_close(mine, upstream)
+        if mine is not ours[1]:  # the gradients are none's to write
+            assert all((a - b).abs().max() > 0.01 for a, b in zip(upstream, wrong, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_nan_with_amsgrad(dtype: torch.dtype, offset: int) -> None:
+    """std::max of the old and the new second moment, as upstream's CUDA kernel has it.
+
+    An old maximum that is NaN stays; a new moment that is NaN does not replace a number.
+    """
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": True, "maximize": False}
+    lists = make_lists([1029, 64], dtype, offset, True)
+    for tensors in lists[3:5]:
+        for t in tensors:
+            t.fill_(4.0)
+    for new, old in zip(lists[3], lists[4], strict=True):
+        old[:2], old[-2:] = torch.nan, torch.nan
+        new[2:4], new[-4:-2] = torch.nan, torch.nan
+    torch.ops.aten_ext_on_host._fused_adamw_(*lists, **options)
+    for param, new, old in zip(lists[0], lists[3], lists[4], strict=True):
+        expected = torch.zeros(len(old), dtype=torch.bool)
+        expected[:2] = expected[-2:] = True
+        assert torch.equal(old.isnan(), expected) and torch.equal(param.isnan(), expected)
+        assert (old[~expected] >= 4.0 - 1e-6).all()
+        assert torch.equal(new.isnan(), expected.roll(2) & ~expected | expected.roll(-2) & ~expected)
+
+
+@pytest.mark.parametrize("name", ["params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"])
+@pytest.mark.parametrize("kind", ["the same twice", "one element"])
+def test_memory_in_common(name: str, kind: str) -> None:
+    """Declined, as on the CPU: blocks of one launch would race."""
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": True, "maximize": False}
+    lists = make_lists([1024, 1024, 1024], torch.float32, 0, True)
+    tensors = lists[("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs").index(name)]
+    if kind == "the same twice":
+        tensors[2] = tensors[0]
+    else:
+        memory = torch.cat(tensors)
+        tensors[0], tensors[2] = memory[:1024], memory[1023:2047]
+    if name == "grads":  # read only: anybody's
+        torch.ops.aten_ext_on_host._fused_adamw_(*lists, **options)
+        options["grad_scale"] = torch.tensor(2.0)
+    with pytest.raises(RuntimeError, match="declined: tensors that share memory"):
+        torch.ops.aten_ext_on_host._fused_adamw_(*lists, **options)
+
+
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_lists_of_any_length(count: int, scaled: bool) -> None:

@@ -207,24 +207,46 @@ def test_non_finite_gradients(device: str) -> None:
     assert_same_bits(state, theirs)
 
 
-@pytest.mark.parametrize("tensors", [2, 4])
-def test_same_parameter_twice(tensors: int) -> None:
-    """Two steps in a row, as upstream takes them on CPU (on CUDA upstream itself races).
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("name", ["grads", "exp_avg_sqs", "max_exp_avg_sqs"])
+def test_nan_with_amsgrad(device: str, name: str, dtype: torch.dtype) -> None:
+    """A new second moment that is NaN, or an old maximum: in whole vectors, and behind the last of them.
 
-    First and last of two: were the list shared out by elements, both steps would be taken at the same time.
+    Upstream's CPU kernel hands either on in vectors, but keeps the old maximum in the tail; its CUDA kernel
+    keeps it everywhere.
     """
-    state = make_state([(400_000,)] * tensors)
-    theirs = state.clone()
-    for one in (state, theirs):
-        for tensors_of in (one.params, one.exp_avgs, one.exp_avg_sqs):
-            tensors_of[-1] = tensors_of[0]
-    for _ in range(3):
-        with aten_ext.disabled():
-            call("_fused_adamw_", theirs)
-        aten_ext.reset_counts()
-        call("_fused_adamw_", state)
-        assert_ran("_fused_adamw_", "cpu")
-        assert_same_bits(state, theirs)
+    state = make_state([(1027,), (64,), (5,)], dtype=dtype, device=device, amsgrad=True)
+    for tensor in state.lists()[name]:
+        tensor[:3] = torch.nan
+        tensor[-2:] = torch.nan
+    theirs = upstream("_fused_adamw_", state, amsgrad=True)
+    aten_ext.reset_counts()
+    call("_fused_adamw_", state, amsgrad=True)
+    assert_ran("_fused_adamw_", device)
+    assert_same_bits(state, theirs)
+    largest = state.max_exp_avg_sqs[0].isnan()
+    if name == "max_exp_avg_sqs":
+        assert largest[:3].all() and largest[-2:].all()
+    else:
+        assert bool(largest[:3].all()) == (device == "cpu") and not largest[-2:].any()
+    assert not largest[3:-2].any()
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_found_inf_of_every_overload(device: str, name: str) -> None:
+    """Whatever type the learning rate has."""
+    state = make_state(SHAPES, device=device)
+    before = state.clone()
+    changes: dict[str, Any] = {"found_inf": torch.tensor(1.0, device=device)}
+    if name.endswith(".tensor_lr"):
+        changes["lr"] = torch.tensor(1e-3)
+    aten_ext.reset_counts()
+    call(name.partition(".")[0], state, **changes)
+    assert_ran(name, device)
+    assert_same_bits(state, before)
+    changes["found_inf"].zero_()
+    step_and_compare(name.partition(".")[0], state, device, **changes)
+    assert not torch.equal(state.params[0], before.params[0])
 
 
 def test_single_thread() -> None:

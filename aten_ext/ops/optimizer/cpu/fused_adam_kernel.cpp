@@ -53,7 +53,8 @@ struct AdamStep {
     lerp_from_grad = Vec(Op(from_grad ? 1 : 0)) != Vec(Op(0));
   }
 
-  // The tail is where upstream's compiler rounds exp_avg_sq elsewhere.
+  // The tail is where upstream's compiler rounds exp_avg_sq elsewhere, and where std::max leaves out a NaN
+  // that at::vec::maximum hands on.
   template <bool tail>
   C10_ALWAYS_INLINE void update(Vec (&x)[kLists]) const {
     if (maximize) {
@@ -71,7 +72,8 @@ struct AdamStep {
                         : at::vec::fmadd(weighted_grad, x[kGrad], x[kExpAvgSq] * beta2);
     Vec second_moment = x[kExpAvgSq];
     if constexpr (amsgrad) {
-      x[kMaxExpAvgSq] = at::vec::maximum(x[kMaxExpAvgSq], x[kExpAvgSq]);
+      x[kMaxExpAvgSq] = tail ? Vec::blendv(x[kMaxExpAvgSq], x[kExpAvgSq], x[kMaxExpAvgSq] < x[kExpAvgSq])
+                             : at::vec::maximum(x[kMaxExpAvgSq], x[kExpAvgSq]);
       second_moment = x[kMaxExpAvgSq];
     }
     const Vec denominator = second_moment.sqrt() / sqrt_bias_correction2 + eps;

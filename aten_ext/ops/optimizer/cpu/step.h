@@ -12,9 +12,14 @@
 
 namespace aten_ext::cpu {
 
-// Upstream's build for a machine without AVX2 is not slower than ours (measured).
+// Upstream's build for a machine without AVX2 is not slower than ours (measured). torch.set_flush_denormal
+// changes the calling thread alone, and upstream deals the elements out to threads otherwise than we do:
+// which denormals become zero is its own.
 inline const char* decline_machine() {
-  return has_avx2() ? nullptr : "CPU without AVX2";
+  if (!has_avx2()) {
+    return "CPU without AVX2";
+  }
+  return flushes_denormals() ? "flush-denormal is on" : nullptr;
 }
 
 // The learning rate of a .tensor_lr overload is read on the host.

@@ -6,6 +6,10 @@
 
 #include <string>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace aten_ext::cpu {
 namespace {
 
@@ -21,6 +25,14 @@ bool has_avx2() {
     return capability == "AVX2" || capability == "AVX512";
   }();
   return known;
+#else
+  return false;
+#endif
+}
+
+bool flushes_denormals() {
+#if defined(__x86_64__)
+  return (_mm_getcsr() & (_MM_FLUSH_ZERO_MASK | _MM_DENORMALS_ZERO_MASK)) != 0;
 #else
   return false;
 #endif

@@ -41,33 +41,12 @@ struct TensorListOf {
   }
 };
 
-// Whether one parameter stands in the list twice. Its two steps must then follow each other, as upstream's
-// do. An open-addressing table of addresses.
-template <int lists>
-bool has_duplicate(const std::vector<FlatTensors<lists>>& tensors) {
-  size_t size = 16;
-  while (size < 2 * tensors.size()) {
-    size *= 2;
-  }
-  std::vector<const void*> table(size, nullptr);
-  for (const FlatTensors<lists>& row : tensors) {
-    const void* const param = row.data[kParam];
-    // Allocations are 64-byte aligned: the low bits say little. The factor is 2^64 / golden ratio.
-    size_t slot = (reinterpret_cast<uintptr_t>(param) * 0x9E3779B97F4A7C15ull) >> 32 & (size - 1);
-    while (table[slot] != nullptr) {
-      if (table[slot] == param) {
-        return true;
-      }
-      slot = (slot + 1) & (size - 1);
-    }
-    table[slot] = param;
-  }
-  return false;
-}
-
 // Whether this machine runs what is compiled for AVX2, in ATen's own view, which also honours
 // ATEN_CPU_CAPABILITY.
 bool has_avx2();
+
+// Whether the calling thread takes denormal numbers for zero, or makes zero of them.
+bool flushes_denormals();
 
 // Whether `elements` are worth more than one thread.
 bool worth_threads(int64_t elements);
@@ -84,7 +63,7 @@ void for_all_units(const TensorListOf<lists>& list, int64_t element_size, bool t
   if (list.tensors.empty()) {
     return;
   }
-  if (!threads || has_duplicate(list.tensors)) {
+  if (!threads) {
     kernel(int64_t{0}, list.units);
     return;
   }
