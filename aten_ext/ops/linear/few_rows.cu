@@ -150,7 +150,8 @@ __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearPar
       if ((zeros >> which & 1) != 0) {
         zeros_are_tiny = row == zeros_row ? zeros_are_tiny : has_tiny(p, row);
         zeros_row = row;
-        if (!zeros_are_tiny) {
+        if (!zeros_are_tiny) {  // nor are the other zeros of this row
+          again &= ~(zeros & __ballot_sync(0xffffffff, m == row));
           continue;
         }
       }

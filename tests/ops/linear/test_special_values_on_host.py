@@ -1,6 +1,7 @@
 """NaN, infinities, zeros, and the ends of each dtype's range, in each argument of a linear layer by itself.
 
-On the CUDA kernel for few rows, run on the CPU. Held against the formula in float64, rounded: every element is of the same class (NaN, an infinity of a sign, or a number), and every number close.
+On the CUDA kernel for few rows, run on the CPU. Held against the formula in float64, rounded: every
+element is of the same class (NaN, an infinity of a sign, or a number), and every number close.
 """
 
 from __future__ import annotations
