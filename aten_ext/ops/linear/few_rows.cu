@@ -102,16 +102,17 @@ __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
 // Whether a row of mat1 has numbers so small that a part of them, or all, is none of bf16's. Whole warps.
 __device__ bool has_tiny(const LinearParams& p, int m) {
   const auto* x = static_cast<const float*>(p.mat1) + m * p.mat1_stride;
-  bool tiny = false;
+  uint32_t least = UINT32_MAX;  // of the sizes as bits; a zero wraps around and is the largest
+#pragma unroll 4
   for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < p.K; k += 32 * 4) {
     float part[4];
     load_vector<float>(part, x + k);
 #pragma unroll
     for (const float value : part) {
-      tiny = tiny || (value != 0.0f && fabsf(value) < kTinyOperand);
+      least = min(least, (__float_as_uint(value) << 1) - 1);
     }
   }
-  return __any_sync(0xffffffff, tiny);
+  return __any_sync(0xffffffff, least < (__float_as_uint(kTinyOperand) << 1) - 1);
 }
 
 // fp32: forms those of a thread's sums again that are not finite, or so small that operands may have lost
