@@ -15,6 +15,7 @@ _RULES = ("tests/ops/linear/test_rules.py::test_declines",)
 _MM = ("tests/ops/linear/test_on_host.py::test_mm",)
 _PASS = "python/aten_ext/_inductor_pass.py"
 _GRAPHS = "tests/ops/linear/test_inductor_pass.py"
+_SMALL = "tests/ops/linear/test_small_numbers_on_host.py"
 _PLANS = "tests/ops/linear/test_lt_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -55,6 +56,41 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "call.beta->toDouble() != 1.0 || ",
         "",
         ("tests/ops/linear/test_lt.py::test_declines",),
+    ),
+    (
+        "linear: small sums stay as they are",
+        _KERNEL,
+        "size >= kTinySum && size <=",
+        "size <=",
+        (f"{_SMALL}::test_scales",),
+    ),
+    (
+        "linear: sums of 0 are not looked into",
+        _KERNEL,
+        "if (!zeros_are_tiny) {",
+        "if (true) {",
+        (f"{_SMALL}::test_scales",),
+    ),
+    (
+        "linear: what one row says holds for all",
+        _KERNEL,
+        "row == zeros_row ? zeros_are_tiny : has_tiny(p, row);",
+        "zeros_row >= 0 ? zeros_are_tiny : has_tiny(p, row);",
+        (f"{_SMALL}::test_small_rows_among_others", f"{_SMALL}::test_one_small_number_among_zeros"),
+    ),
+    (
+        "linear: the end of a row is not looked at",
+        _KERNEL,
+        "32 * 4; k < p.K; k += 32 * 4) {",
+        "32 * 4; k < p.K - 4; k += 32 * 4) {",
+        (f"{_SMALL}::test_one_small_number_among_zeros",),
+    ),
+    (
+        "linear: GELU halves before it doubles",
+        "aten_ext/ops/linear/epilogue.cuh",
+        "x = x * (1.0f + tanhf(inner)) * 0.5f;",
+        "x = 0.5f * x * (1.0f + tanhf(inner));",
+        ("tests/ops/linear/test_special_values_on_host.py::test_gelu_of_large_numbers",),
     ),
     (
         "linear: a plan does not know TF32",

@@ -78,7 +78,8 @@ __device__ __forceinline__ void activate(float (&results)[count], Epilogue epilo
 #pragma unroll
     for (float& x : results) {
       const float inner = 0.7978845608f * fmaf(0.044715f * x * x, x, x);
-      x = 0.5f * x * (1.0f + tanhf(inner));
+      // In this order: above half of the largest float the product is infinite, as cuBLASLt's is.
+      x = x * (1.0f + tanhf(inner)) * 0.5f;
     }
   }
 }

@@ -79,6 +79,11 @@ struct Geometry {
   static_assert(kSlots >= 2 && kBytes <= few_rows::max_smem_bytes(alone));
 };
 
+// fp32: a number below 2^-109 has parts below bf16's smallest, 2^-133, and loses them. Against a sum that
+// shows where it is small itself, unless the other operand's numbers are above 2^30 / sqrt(K).
+constexpr float kTinyOperand = 0x1p-109f;
+constexpr float kTinySum = 0x1p-80f;
+
 // One element of the product, by fused multiply-adds, the lanes of a warp taking turns with k.
 template <bool transposed>
 __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
@@ -94,34 +99,68 @@ __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
   return sum;
 }
 
-// fp32: forms those of a thread's sums again that are not finite. Whole warps.
+// Whether a row of mat1 has numbers so small that a part of them, or all, is none of bf16's. Whole warps.
+__device__ bool has_tiny(const LinearParams& p, int m) {
+  const auto* x = static_cast<const float*>(p.mat1) + m * p.mat1_stride;
+  uint32_t least = UINT32_MAX;  // of the sizes as bits; a zero wraps around and is the largest
+#pragma unroll 4
+  for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < p.K; k += 32 * 4) {
+    float part[4];
+    load_vector<float>(part, x + k);
+#pragma unroll
+    for (const float value : part) {
+      least = min(least, (__float_as_uint(value) << 1) - 1);
+    }
+  }
+  return __any_sync(0xffffffff, least < (__float_as_uint(kTinyOperand) << 1) - 1);
+}
+
+// fp32: forms those of a thread's sums again that are not finite, or so small that operands may have lost
+// parts. A sum of 0 is most often one of zeros, and formed again only where mat1 says otherwise. Whole warps.
 template <bool transposed, int rows, int sums>
 __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearParams& p, int first_row,
                                           int row_end, int n) {
   uint32_t wrong = 0;  // a bit for each
 #pragma unroll
   for (int i = 0; i < sums; ++i) {
-    // Not below the largest float: an infinity, a NaN, or a sum that did not fit.
+    // Above the largest float: an infinity, a NaN, or a sum that did not fit.
+    const float size = fabsf(result[i]);
     const bool exists = first_row + i * rows < row_end && n < p.N;
-    wrong |= exists && !(fabsf(result[i]) <= 3.402823466e38f) ? 1u << i : 0u;
+    wrong |= exists && !(size >= kTinySum && size <= 3.402823466e38f) ? 1u << i : 0u;
   }
   if (!__any_sync(0xffffffff, wrong != 0)) {
     return;
   }
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  int zeros_row = -1;  // the last row with a sum of 0, and what has_tiny() said of it
+  bool zeros_are_tiny = false;
 #pragma unroll 1
   for (int i = 0; i < sums; ++i) {
     const int m = first_row + i * rows;
+    float own = 0.0f;
+#pragma unroll
+    for (int j = 0; j < sums; ++j) {
+      own = i == j ? result[j] : own;
+    }
     unsigned again = __ballot_sync(0xffffffff, (wrong >> i & 1) != 0);
+    const unsigned zeros = __ballot_sync(0xffffffff, own == 0.0f);
     while (again != 0) {
       const int which = __ffs(static_cast<int>(again)) - 1;
-      const float dot =
-          dot_of_warp<transposed>(p, __shfl_sync(0xffffffff, m, which), __shfl_sync(0xffffffff, n, which));
+      again &= again - 1;
+      const int row = __shfl_sync(0xffffffff, m, which);
+      if ((zeros >> which & 1) != 0) {
+        zeros_are_tiny = row == zeros_row ? zeros_are_tiny : has_tiny(p, row);
+        zeros_row = row;
+        if (!zeros_are_tiny) {  // nor are the other zeros of this row
+          again &= ~(zeros & __ballot_sync(0xffffffff, m == row));
+          continue;
+        }
+      }
+      const float dot = dot_of_warp<transposed>(p, row, __shfl_sync(0xffffffff, n, which));
 #pragma unroll
       for (int j = 0; j < sums; ++j) {  // an index that is not known would move them to memory
         result[j] = lane == which && i == j ? dot : result[j];
       }
-      again &= again - 1;
     }
   }
 }

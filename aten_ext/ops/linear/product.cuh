@@ -12,8 +12,9 @@
 // and products of bf16 are exact in fp32. Tensor cores cut sums off where fp32 rounds them to nearest, so no
 // long sum is left to them: the products of 32 k are added up there, small ones first, and go to the running
 // sum by an ordinary addition (Ootomo & Yokota 2022, arXiv:2203.03341). Six products at the rate of bf16 are
-// twice as fast as fused multiply-adds. An infinity times a part that is zero is NaN here: results that are
-// not finite are computed again with multiply-adds (linear.cu).
+// twice as fast as fused multiply-adds. An infinity times a part that is zero is NaN here, and parts below
+// bf16's smallest number, 2^-133, are lost: sums that are not finite, or very small, are formed again with
+// multiply-adds (few_rows.cu).
 #pragma once
 
 #include <cuda_bf16.h>
