@@ -209,9 +209,14 @@ __global__ __launch_bounds__(Shape::kThreads,
   const int64_t y_turn = kRows * a.y.row;
   const int64_t y_step = sequence.advance(a.y, 0) - (turns - 1) * y_turn;
 
-  load_first_state(buffers, buffer_size, columns,
-                   static_cast<const T*>(d.h0) + static_cast<int64_t>(place.first_row) * hidden, place.rows,
-                   hidden, thread, [](T x) { return to_op(x); });
+  const int64_t first_element = static_cast<int64_t>(place.first_row) * hidden;
+  if (sizeof(T) < sizeof(float) && d.h0_fp32 != nullptr) {
+    load_first_state(buffers, buffer_size, columns, d.h0_fp32 + first_element, place.rows, hidden, thread,
+                     [](float x) { return x; });
+  } else {
+    load_first_state(buffers, buffer_size, columns, static_cast<const T*>(d.h0) + first_element, place.rows,
+                     hidden, thread, [](T x) { return to_op(x); });
+  }
   // What is carried beside h: of the only turn in registers, of several in shared memory.
   float* const carried = projections + kAhead * Cell::kGates * kThreads + thread;  // [turns, kThreads]
   typename Cell::State state;
@@ -276,8 +281,7 @@ __global__ __launch_bounds__(Shape::kThreads,
       if (finishes) {
         *y = from_op<T>(value);
         if (last) {
-          static_cast<T*>(d.hy)[static_cast<int64_t>(place.first_row + row) * hidden + unit] =
-              from_op<T>(value);
+          store_last_value<T>(d, first_element + static_cast<int64_t>(row) * hidden + unit, value);
           store_carried<Cell, T>(a, place, row, unit, state);
         }
       }

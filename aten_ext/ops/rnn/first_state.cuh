@@ -93,6 +93,27 @@ __device__ __forceinline__ void complete_first_state(Operand* buffers, int size,
   }
 }
 
+// One element of the state before the first step, and after the last, in fp32. T is the dtype of the tensors.
+template <typename T>
+__device__ __forceinline__ float load_first_value(const RnnDirectionArguments& d, int64_t at) {
+  if constexpr (sizeof(T) < sizeof(float)) {
+    if (d.h0_fp32 != nullptr) {
+      return d.h0_fp32[at];
+    }
+  }
+  return to_op(static_cast<const T*>(d.h0)[at]);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_last_value(const RnnDirectionArguments& d, int64_t at, float value) {
+  static_cast<T*>(d.hy)[at] = from_op<T>(value);
+  if constexpr (sizeof(T) < sizeof(float)) {
+    if (d.hy_fp32 != nullptr) {
+      d.hy_fp32[at] = value;
+    }
+  }
+}
+
 // What a unit of a row carries beside h (kStates <= 1: the LSTM's c). T is the dtype of the tensors.
 template <typename Cell, typename T>
 __device__ __forceinline__ typename Cell::State load_carried(const RnnArguments& a, const RnnPlace& place,
