@@ -281,7 +281,8 @@ __global__ __launch_bounds__(Shape::kThreads,
       if (finishes) {
         *y = from_op<T>(value);
         if (last) {
-          store_last_value<T>(d, first_element + static_cast<int64_t>(row) * hidden + unit, value);
+          static_cast<T*>(d.hy)[static_cast<int64_t>(place.first_row + row) * hidden + unit] =
+              from_op<T>(value);
           store_carried<Cell, T>(a, place, row, unit, state);
         }
       }
@@ -298,6 +299,14 @@ __global__ __launch_bounds__(Shape::kThreads,
     next_own -= to_other;
     next_slice -= to_other;
     to_other = -to_other;
+  }
+  if (wants_fp32_state<T>(d)) {
+    for (int row = member; row < place.rows; row += kRows) {
+      if (has_unit) {
+        d.hy_fp32[static_cast<int64_t>(place.first_row + row) * hidden + unit] =
+            own_h[(row - member) * columns];
+      }
+    }
   }
 }
 

@@ -93,7 +93,7 @@ __device__ __forceinline__ void complete_first_state(Operand* buffers, int size,
   }
 }
 
-// One element of the state before the first step, and after the last, in fp32. T is the dtype of the tensors.
+// One element of the state before the first step, in fp32. T is the dtype of the tensors.
 template <typename T>
 __device__ __forceinline__ float load_first_value(const RnnDirectionArguments& d, int64_t at) {
   if constexpr (sizeof(T) < sizeof(float)) {
@@ -104,14 +104,11 @@ __device__ __forceinline__ float load_first_value(const RnnDirectionArguments& d
   return to_op(static_cast<const T*>(d.h0)[at]);
 }
 
+// Whether the state after the last step is wanted in fp32 too. Kernels ask behind their loops over the steps,
+// where that costs no register.
 template <typename T>
-__device__ __forceinline__ void store_last_value(const RnnDirectionArguments& d, int64_t at, float value) {
-  static_cast<T*>(d.hy)[at] = from_op<T>(value);
-  if constexpr (sizeof(T) < sizeof(float)) {
-    if (d.hy_fp32 != nullptr) {
-      d.hy_fp32[at] = value;
-    }
-  }
+__device__ __forceinline__ bool wants_fp32_state(const RnnDirectionArguments& d) {
+  return sizeof(T) < sizeof(float) && d.hy_fp32 != nullptr;
 }
 
 // What a unit of a row carries beside h (kStates <= 1: the LSTM's c). T is the dtype of the tensors.

@@ -344,6 +344,7 @@ __global__ __launch_bounds__(kGridThreads,
       finish.load_inputs(a, place);
     }
   }
+  finish.write_fp32_state(a, place);
 }
 
 }  // namespace aten_ext::cuda
