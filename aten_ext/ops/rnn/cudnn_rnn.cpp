@@ -146,7 +146,7 @@ struct Carried {
   at::Tensor state;  // [directions, batch, hidden]
   at::Tensor fp32;   // the same, or undefined
 
-  Carried(const LayerCall& layer) {
+  explicit Carried(const LayerCall& layer) {
     const RnnProblem& problem = layer.problem();
     const at::TensorOptions options = layer.y.options();
     const int64_t sizes[] = {problem.directions, problem.sequence.batch, problem.hidden};
