@@ -217,9 +217,13 @@ __device__ __forceinline__ void store_results(const RnnArguments& a, const RnnPl
     if (row + Own::row(j) < place.rows && unit + Own::unit(j) < place.end_unit) {
       y[Own::row(j) * a.y.row + Own::unit(j)] = from_op<Tensor>(values[j]);
       if (last) {
-        static_cast<Tensor*>(a.direction[place.direction]
-                                 .hy)[static_cast<int64_t>(place.first_row + row + Own::row(j)) * a.hidden +
-                                      unit + Own::unit(j)] = from_op<Tensor>(values[j]);
+        const RnnDirectionArguments& d = a.direction[place.direction];
+        const int64_t at =
+            static_cast<int64_t>(place.first_row + row + Own::row(j)) * a.hidden + unit + Own::unit(j);
+        static_cast<Tensor*>(d.hy)[at] = from_op<Tensor>(values[j]);
+        if (wants_fp32_state<Tensor>(d)) {
+          d.hy_fp32[at] = values[j];
+        }
         store_carried<Cell, Tensor>(a, place, row + Own::row(j), unit + Own::unit(j), states[j]);
       }
     }
@@ -402,19 +406,6 @@ __global__ __launch_bounds__(Shape::kThreads,
     next_own -= to_other;
     next_slice -= to_other;
     to_other = -to_other;
-  }
-  if (wants_fp32_state<Tensor>(d) && has_own) {
-    for (int row0 = 0; row0 < place.rows; row0 += kRows) {
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        const int row = row0 + own_row + Own::row(j);
-        const int unit = own_unit + Own::unit(j);
-        if (row < place.rows && unit < place.end_unit) {
-          d.hy_fp32[static_cast<int64_t>(place.first_row + row) * hidden + unit] =
-              turns == 1 ? values[j] : carried[row0 / kRows * kCarriedTurn + j * kThreads];
-        }
-      }
-    }
   }
 }
 

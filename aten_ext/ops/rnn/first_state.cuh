@@ -104,8 +104,7 @@ __device__ __forceinline__ float load_first_value(const RnnDirectionArguments& d
   return to_op(static_cast<const T*>(d.h0)[at]);
 }
 
-// Whether the state after the last step is wanted in fp32 too. Kernels ask behind their loops over the steps,
-// where that costs no register.
+// Whether the state after the last step is wanted in fp32 too.
 template <typename T>
 __device__ __forceinline__ bool wants_fp32_state(const RnnDirectionArguments& d) {
   return sizeof(T) < sizeof(float) && d.hy_fp32 != nullptr;
