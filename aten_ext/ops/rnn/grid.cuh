@@ -174,25 +174,16 @@ struct GridFinish {
         y[j * kTurn * a.y.row] = from_op<Tensor>(next[j]);
         if (last) {
           const int64_t at = static_cast<int64_t>(place.first_row + row(j)) * a.hidden + unit;
-          static_cast<Tensor*>(a.direction[place.direction].hy)[at] = from_op<Tensor>(next[j]);
+          const RnnDirectionArguments& d = a.direction[place.direction];
+          static_cast<Tensor*>(d.hy)[at] = from_op<Tensor>(next[j]);
+          if (wants_fp32_state<Tensor>(d)) {
+            d.hy_fp32[at] = next[j];
+          }
           store_carried<Cell, Tensor>(a, place, row(j), unit, states[j]);
         }
       }
     }
     y += rnn_sequence(a, place).advance(a.y, 0);
-  }
-
-  // After the last step.
-  __device__ __forceinline__ void write_fp32_state(const RnnArguments& a, const RnnPlace& place) const {
-    const RnnDirectionArguments& d = a.direction[place.direction];
-    if (wants_fp32_state<Tensor>(d)) {
-#pragma unroll
-      for (int j = 0; j < kItems; ++j) {
-        if (exists && part == kParts - 1 && row(j) < place.rows) {
-          d.hy_fp32[static_cast<int64_t>(place.first_row + row(j)) * a.hidden + unit] = h[j];
-        }
-      }
-    }
   }
 };
 

@@ -344,7 +344,6 @@ __global__ __launch_bounds__(kGridThreads,
       finish.load_inputs(a, place);
     }
   }
-  finish.write_fp32_state(a, place);
 }
 
 }  // namespace aten_ext::cuda
