@@ -12,6 +12,7 @@ _TEST = "tests/ops/rnn/test_rules.py"
 _KERNELS = "tests/ops/rnn/test_recurrence_on_host.py"
 _DECLINES = (f"{_TEST}::test_declines",)
 _PLANS = "tests/ops/rnn/test_plans.py"
+_CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("gru: training is taken", _RULE, "if (a.train) {", "if (false) {", _DECLINES),
@@ -86,5 +87,33 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "        wait_for_phase(mbarrier, (step - 1) / 2 % 2);\n",
         "",
         (f"{_KERNELS}::test_any_order_of_threads",),
+    ),
+    (
+        "gru: weights that are not those of the buffer are taken",
+        _RULE,
+        "return flattened ? decline_buffer(a, problem) : nullptr;",
+        "return nullptr;",
+        (f"{_TEST}::test_weights_that_are_not_those_of_the_buffer",),
+    ),
+    (
+        "gru: chunks of too few steps",
+        _PLAN,
+        "std::min(wanted, sequence.steps / fewest)",
+        "wanted + 0 * fewest",
+        (f"{_CHUNKS}::test_policy",),
+    ),
+    (
+        "gru: the state between two chunks is rounded",
+        f"{_DEVICE}/first_state.cuh",
+        "    if (d.h0_fp32 != nullptr) {\n",
+        "    if (false) {\n",
+        (f"{_CHUNKS}::test_same_bits_in_chunks",),
+    ),
+    (
+        "gru: a projection in TF32 where cuDNN may not",
+        f"{_DEVICE}/lt_product.cpp",
+        "key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32",
+        "!key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32",
+        ("tests/ops/rnn/test_flags.py::test_compute_type_is_cudnns",),
     ),
 )

@@ -18,6 +18,9 @@ struct RnnDirectionArguments {
   const void* h0;           // [batch, hidden] of T
   void* hy;                 // [batch, hidden] of T
   void* y;                  // [steps, batch, hidden] of T with the strides below
+  // T of 16 bits, where the steps are a part of a sequence: the carried state itself, [batch, hidden].
+  const float* h0_fp32;  // nullptr: it is h0
+  float* hy_fp32;        // nullptr: hy is enough
 };
 
 struct RnnArguments {

@@ -209,9 +209,14 @@ __global__ __launch_bounds__(Shape::kThreads,
   const int64_t y_turn = kRows * a.y.row;
   const int64_t y_step = sequence.advance(a.y, 0) - (turns - 1) * y_turn;
 
-  load_first_state(buffers, buffer_size, columns,
-                   static_cast<const T*>(d.h0) + static_cast<int64_t>(place.first_row) * hidden, place.rows,
-                   hidden, thread, [](T x) { return to_op(x); });
+  const int64_t first_element = static_cast<int64_t>(place.first_row) * hidden;
+  if (sizeof(T) < sizeof(float) && d.h0_fp32 != nullptr) {
+    load_first_state(buffers, buffer_size, columns, d.h0_fp32 + first_element, place.rows, hidden, thread,
+                     [](float x) { return x; });
+  } else {
+    load_first_state(buffers, buffer_size, columns, static_cast<const T*>(d.h0) + first_element, place.rows,
+                     hidden, thread, [](T x) { return to_op(x); });
+  }
   // What is carried beside h: of the only turn in registers, of several in shared memory.
   float* const carried = projections + kAhead * Cell::kGates * kThreads + thread;  // [turns, kThreads]
   typename Cell::State state;
@@ -294,6 +299,14 @@ __global__ __launch_bounds__(Shape::kThreads,
     next_own -= to_other;
     next_slice -= to_other;
     to_other = -to_other;
+  }
+  if (wants_fp32_state<T>(d)) {
+    for (int row = member; row < place.rows; row += kRows) {
+      if (has_unit) {
+        d.hy_fp32[static_cast<int64_t>(place.first_row + row) * hidden + unit] =
+            own_h[(row - member) * columns];
+      }
+    }
   }
 }
 

@@ -217,9 +217,13 @@ __device__ __forceinline__ void store_results(const RnnArguments& a, const RnnPl
     if (row + Own::row(j) < place.rows && unit + Own::unit(j) < place.end_unit) {
       y[Own::row(j) * a.y.row + Own::unit(j)] = from_op<Tensor>(values[j]);
       if (last) {
-        static_cast<Tensor*>(a.direction[place.direction]
-                                 .hy)[static_cast<int64_t>(place.first_row + row + Own::row(j)) * a.hidden +
-                                      unit + Own::unit(j)] = from_op<Tensor>(values[j]);
+        const RnnDirectionArguments& d = a.direction[place.direction];
+        const int64_t at =
+            static_cast<int64_t>(place.first_row + row + Own::row(j)) * a.hidden + unit + Own::unit(j);
+        static_cast<Tensor*>(d.hy)[at] = from_op<Tensor>(values[j]);
+        if (wants_fp32_state<Tensor>(d)) {
+          d.hy_fp32[at] = values[j];
+        }
         store_carried<Cell, Tensor>(a, place, row + Own::row(j), unit + Own::unit(j), states[j]);
       }
     }
@@ -311,7 +315,8 @@ __global__ __launch_bounds__(Shape::kThreads,
       const int row = row0 + own_row + Own::row(j);
       const int unit = own_unit + Own::unit(j);
       const bool exists = has_own && row < place.rows && unit < hidden;
-      values[j] = exists ? to_op(h0[static_cast<int64_t>(row) * hidden + unit]) : 0.0f;
+      const int64_t at = static_cast<int64_t>(place.first_row + row) * hidden + unit;
+      values[j] = exists ? load_first_value<Tensor>(d, at) : 0.0f;
       float* const to = carried + row0 / kRows * kCarriedTurn + j * kThreads;
       if (turns > 1) {
         *to = values[j];

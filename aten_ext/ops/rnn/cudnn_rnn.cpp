@@ -2,8 +2,8 @@
 //
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
 // hx, and in inference an empty cy and an empty `reserve` of bytes. weight_buf is what the caller gave, or a
-// packed copy of the weights made for this call; only a backward pass reads it, and after inference there is
-// none (upstream raises there), so what was given is returned, or nothing, and nothing is packed.
+// packed copy of the weights made for this call. Only a backward pass would read it, and after inference
+// there is none, but a direct caller gets it, so it is made as upstream's is.
 //
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
@@ -24,13 +24,20 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 
 #ifdef ATEN_EXT_WITH_CUDA
 
+#include <ATen/cuda/EmptyTensor.h>
+#include <ATen/ops/cat_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "core/launch.h"
+#include "ops/rnn/flat_weights.h"
 #include "ops/rnn/gru_cell.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
@@ -49,19 +56,52 @@ struct Weights {
   const void* b_ih;
   const void* b_hh;
 
-  Weights(at::TensorList weight, const RnnProblem& problem, int64_t index) {
+  Weights(const args::_cudnn_rnn& a, const RnnProblem& problem, int64_t index) {
     const int64_t first = index * problem.weights();
-    w_ih = as_matrix(weight[first], 3 * problem.hidden);
-    w_hh = as_matrix(weight[first + 1], 3 * problem.hidden);
-    b_ih = problem.biases ? weight[first + 2].const_data_ptr() : nullptr;
-    b_hh = problem.biases ? weight[first + 3].const_data_ptr() : nullptr;
+    w_ih = as_matrix(a.weight[first], 3 * problem.hidden);
+    w_hh = as_matrix(a.weight[first + 1], 3 * problem.hidden);
+    b_ih = bias(a, problem, index, 2);
+    b_hh = bias(a, problem, index, 3);
+  }
+
+ private:
+  // Of a layer without biases it is what weight_buf has in their place, zeros or not: cuDNN reads them.
+  static const void* bias(const args::_cudnn_rnn& a, const RnnProblem& problem, int64_t index, int64_t kind) {
+    if (problem.biases) {
+      return a.weight[index * problem.weights() + kind].const_data_ptr();
+    }
+    return is_given(a.weight_buf)
+               ? static_cast<const char*>(a.weight_buf->const_data_ptr()) +
+                     FlatWeights(problem).offset(index, kind) * a.weight_buf->element_size()
+               : nullptr;
   }
 };
+
+// The buffer that upstream makes of weights that came without one.
+at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
+  const FlatWeights flat(problem);
+  at::Tensor buffer = at::empty({flat.elements()}, a.input.options());
+  std::vector<at::Tensor> parts;
+  parts.reserve(a.weight.size());
+  for (int first = 0; first < problem.weights(); first += 2) {  // matrices, then biases
+    for (size_t i = 0; i < a.weight.size(); i += problem.weights()) {
+      parts.push_back(a.weight[i + first].view({-1}));
+      parts.push_back(a.weight[i + first + 1].view({-1}));
+    }
+  }
+  const int64_t given = problem.biases ? flat.elements() : flat.matrices();
+  at::Tensor front = buffer.narrow(0, 0, given);
+  at::cuda::cat_out(front, parts, 0);
+  if (!problem.biases) {
+    buffer.narrow(0, given, flat.elements() - given).zero_();
+  }
+  return buffer;
+}
 
 // A layer at work. The first reads the call's input, the others what the layer before wrote.
 struct LayerCall {
   const RnnPlan& plan;
-  at::TensorList weight;
+  const args::_cudnn_rnn& call;
   int64_t index;
   Layout layout;     // of the input
   at::Tensor input;  // [steps, batch, features]
@@ -77,7 +117,7 @@ struct LayerCall {
     return index * problem().directions + direction;
   }
   Weights weights(int64_t direction) const {
-    return {weight, problem(), index_of(direction)};
+    return {call, problem(), index_of(direction)};
   }
   // The columns of y that are a direction's.
   char* columns_of_y(int64_t direction) const {
@@ -101,45 +141,103 @@ Rows as_rows(const at::Tensor& sequence, Layout layout) {
   return {sequence.contiguous().view({steps * batch, features}), batch, 1};
 }
 
-// All steps: the projections of all directions, then one launch.
+// What one launch of a sequence leaves for the next: the state, and in 16 bits also before it was rounded.
+struct Carried {
+  at::Tensor state;  // [directions, batch, hidden]
+  at::Tensor fp32;   // the same, or undefined
+
+  explicit Carried(const LayerCall& layer) {
+    const RnnProblem& problem = layer.problem();
+    const at::TensorOptions options = layer.y.options();
+    const int64_t sizes[] = {problem.directions, problem.sequence.batch, problem.hidden};
+    state = at::empty(sizes, options);
+    if (problem.is_16_bits()) {
+      fp32 = at::empty(sizes, options.dtype(at::kFloat));
+    }
+  }
+  float* fp32_of(int64_t direction) const {
+    return fp32.defined() ? fp32.select(0, direction).mutable_data_ptr<float>() : nullptr;
+  }
+};
+
+// The steps from `first` on, in the order in which a direction computes them, as rows for one GEMM.
+Rows rows_of_chunk(const LayerCall& layer, int64_t direction, int64_t first, int64_t steps) {
+  const int64_t all = layer.problem().sequence.steps;
+  if (steps == all) {
+    return as_rows(layer.input, layer.layout);
+  }
+  // Copied, unless it is contiguous in time.
+  return as_rows(layer.input.narrow(0, direction == 0 ? first : all - first - steps, steps),
+                 Layout::TimeMajor);
+}
+
+// The projections of all directions, then one launch: for all steps, or for one chunk of them after the
+// other.
 cudaError_t run_recurrence(const LayerCall& layer) {
   const RnnProblem& problem = layer.problem();
-  const Rows rows = as_rows(layer.input, layer.layout);
+  const int64_t all = problem.sequence.steps;
+  const int64_t chunk = layer.plan.chunk;
   RecurrenceParams p{};
   p.directions = problem.directions;
   p.dtype = problem.dtype;
-  p.steps = problem.sequence.steps;
   p.batch = static_cast<int>(problem.sequence.batch);
   p.hidden = static_cast<int>(problem.hidden);
   p.plan = layer.plan.recurrence;
-  at::Tensor w_ih[2];
-  at::Tensor projections[2];
-  for (int64_t direction = 0; direction < p.directions; ++direction) {
-    w_ih[direction] = layer.weights(direction).w_ih;
-  }
-  project_input(rows.matrix, w_ih, p.directions, layer.plan.tf32, projections);
-  for (int64_t direction = 0; direction < p.directions; ++direction) {
-    const Weights weights = layer.weights(direction);
-    const int64_t index = layer.index_of(direction);
-    p.direction[direction] = {weights.w_hh.const_data_ptr(),
-                              weights.b_ih,
-                              weights.b_hh,
-                              projections[direction].const_data_ptr<float>(),
-                              layer.hx.select(0, index).const_data_ptr(),
-                              layer.hy.select(0, index).mutable_data_ptr(),
-                              layer.columns_of_y(direction)};
-  }
-  p.projection_step = rows.step * 3 * problem.hidden;
-  p.projection_row = rows.row * 3 * problem.hidden;
   p.y_step = layer.y.stride(0);
   p.y_row = layer.y.stride(1);
+  const int64_t gates = 3 * problem.hidden;
+  InputProjection projection{{}, {}, p.directions, all * p.batch, layer.plan.tf32};
+  for (int64_t direction = 0; direction < p.directions; ++direction) {
+    const Weights weights = layer.weights(direction);
+    projection.w[direction] = weights.w_ih;
+    p.direction[direction].w_hh = weights.w_hh.const_data_ptr();
+    p.direction[direction].b_ih = weights.b_ih;
+    p.direction[direction].b_hh = weights.b_hh;
+  }
+  const at::Tensor memory(at::detail::empty_cuda({projection_elements(chunk * p.batch, gates, p.directions)},
+                                                 at::kFloat, layer.y.device(), std::nullopt));
   at::Tensor words;
   if (p.plan.words > 0) {
-    // Of this launch alone: two streams, two threads or two replays of different graphs share none of it.
-    words = at::zeros({p.plan.words}, layer.y.options().dtype(at::kLong));
+    // Of this call alone: two streams, two threads or two replays of different graphs share none of it.
+    words = at::empty({p.plan.words}, layer.y.options().dtype(at::kLong));
     p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   }
-  return launch_recurrence(p, layer.stream);
+  std::optional<Carried> before, after;
+  for (int64_t first = 0; first < all; first += chunk, before = std::move(after)) {
+    p.steps = std::min(chunk, all - first);
+    const bool last = first + p.steps == all;
+    if (!last) {
+      after.emplace(layer);
+    }
+    const Rows rows = rows_of_chunk(layer, 0, first, p.steps);
+    projection.rows[0] = rows.matrix;
+    projection.rows[1] =
+        p.steps == all || p.directions == 1 ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
+    p.projection_step = rows.step * gates;
+    p.projection_row = rows.row * gates;
+    const float* projected[2] = {};
+    if (!project_input(projection, memory, projected, layer.stream)) {
+      return cudaErrorNotSupported;
+    }
+    for (int64_t direction = 0; direction < p.directions; ++direction) {
+      const int64_t index = layer.index_of(direction);
+      const int64_t time = direction == 0 ? first : all - first - p.steps;
+      RecurrenceDirection& d = p.direction[direction];
+      d.projection = projected[direction];
+      d.h0 = (first == 0 ? layer.hx.select(0, index) : before->state.select(0, direction)).const_data_ptr();
+      d.h0_fp32 = first == 0 ? nullptr : before->fp32_of(direction);
+      d.hy = (last ? layer.hy.select(0, index) : after->state.select(0, direction)).mutable_data_ptr();
+      d.hy_fp32 = last ? nullptr : after->fp32_of(direction);
+      d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
+    }
+    if (words.defined()) {
+      words.zero_();
+    }
+    if (const cudaError_t error = launch_recurrence(p, layer.stream); error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
 }
 
 // A few steps: one launch for each, with its projection. Between them the state is what was written to y, in
@@ -197,7 +295,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   const c10::cuda::CUDAGuard guard(a.input.device());
   const at::TensorOptions options = a.input.options();
   LayerCall layer{plan,
-                  a.weight,
+                  a,
                   0,
                   sequence.layout,
                   problem.batch_first ? a.input.transpose(0, 1) : a.input,
@@ -217,7 +315,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   }
   return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
                     at::empty({0}, options), at::empty({0}, options.dtype(at::kByte)),
-                    is_given(a.weight_buf) ? *a.weight_buf : at::empty({0}, options)};
+                    is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }
 
 }  // namespace aten_ext::cuda

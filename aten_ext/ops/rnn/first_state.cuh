@@ -93,6 +93,23 @@ __device__ __forceinline__ void complete_first_state(Operand* buffers, int size,
   }
 }
 
+// One element of the state before the first step, in fp32. T is the dtype of the tensors.
+template <typename T>
+__device__ __forceinline__ float load_first_value(const RnnDirectionArguments& d, int64_t at) {
+  if constexpr (sizeof(T) < sizeof(float)) {
+    if (d.h0_fp32 != nullptr) {
+      return d.h0_fp32[at];
+    }
+  }
+  return to_op(static_cast<const T*>(d.h0)[at]);
+}
+
+// Whether the state after the last step is wanted in fp32 too.
+template <typename T>
+__device__ __forceinline__ bool wants_fp32_state(const RnnDirectionArguments& d) {
+  return sizeof(T) < sizeof(float) && d.hy_fp32 != nullptr;
+}
+
 // What a unit of a row carries beside h (kStates <= 1: the LSTM's c). T is the dtype of the tensors.
 template <typename Cell, typename T>
 __device__ __forceinline__ typename Cell::State load_carried(const RnnArguments& a, const RnnPlace& place,

@@ -110,7 +110,7 @@ struct GridFinish {
       h[j] = 0.0f;
       if (given) {
         const int64_t at = static_cast<int64_t>(place.first_row + row(j)) * a.hidden + unit;
-        h[j] = to_op(static_cast<const Tensor*>(d.h0)[at]);
+        h[j] = load_first_value<Tensor>(d, at);
       }
       states[j] = load_carried<Cell, Tensor>(a, place, row(j), unit, given);
     }
@@ -174,7 +174,11 @@ struct GridFinish {
         y[j * kTurn * a.y.row] = from_op<Tensor>(next[j]);
         if (last) {
           const int64_t at = static_cast<int64_t>(place.first_row + row(j)) * a.hidden + unit;
-          static_cast<Tensor*>(a.direction[place.direction].hy)[at] = from_op<Tensor>(next[j]);
+          const RnnDirectionArguments& d = a.direction[place.direction];
+          static_cast<Tensor*>(d.hy)[at] = from_op<Tensor>(next[j]);
+          if (wants_fp32_state<Tensor>(d)) {
+            d.hy_fp32[at] = next[j];
+          }
           store_carried<Cell, Tensor>(a, place, row(j), unit, states[j]);
         }
       }

@@ -89,6 +89,12 @@ constexpr int64_t kPersistentSteps = 32;
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
 
+// Chunks of a long sequence: bytes of projections that are worth another launch, and the steps that make its
+// beginning (6 us in a cluster, 15 over the whole GPU, and that of a GEMM) about one percent.
+constexpr int64_t kChunkBytes = int64_t{256} << 20;
+constexpr int64_t kChunkSteps = 640;
+constexpr int64_t kGridChunkSteps = 320;
+
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
 constexpr double kTf32ProjectionFlops = 25e6;
@@ -313,6 +319,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     }
     plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
   }
+  plan.chunk = choose_chunk(problem, plan.recurrence);
   return choose_kernel(problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
 }
 
@@ -334,6 +341,16 @@ bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
   const double weights = static_cast<double>(hidden) * static_cast<double>(input + hidden);
   return dtype != Dtype::Float ? static_cast<double>(batch) * weights <= kCellProducts
                                : is_small_fma_step(batch, weights);
+}
+
+int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
+  const Sequence& sequence = problem.sequence;
+  const int64_t step_bytes =
+      sequence.batch * 3 * problem.hidden * problem.directions * int64_t{sizeof(float)};
+  const int64_t fewest = recurrence.exchange == Exchange::Grid ? kGridChunkSteps : kChunkSteps;
+  const int64_t wanted = ceil_div(sequence.steps * step_bytes, kChunkBytes);
+  const int64_t chunks = std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest));
+  return ceil_div(sequence.steps, chunks);
 }
 
 Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
@@ -361,8 +378,10 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
 }
 
 std::string RnnPlan::describe() const {
-  return route == Route::Step ? std::string("a launch for each step, ") + describe_math(step[0].math)
-                              : describe_recurrence(recurrence) + ", " + describe_math(recurrence.math);
+  return route == Route::Step
+             ? std::string("a launch for each step, ") + describe_math(step[0].math)
+             : describe_recurrence(recurrence) + ", " + describe_math(recurrence.math) +
+                   (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "");
 }
 
 Needs RnnPlan::needs() const {

@@ -17,7 +17,7 @@ struct Gpu;
 namespace aten_ext::cuda {
 
 enum class Route : uint8_t {
-  Recurrence,  // one projection GEMM, then one launch for all steps of the layer
+  Recurrence,  // one projection GEMM, then one launch: for all steps of the layer, or chunk by chunk
   Step,        // a sequence of a few steps: one launch for each, with its projection
 };
 
@@ -49,6 +49,7 @@ struct RnnPlan {
   Route route;
   bool tf32;  // fp32: the products of Route::Step, or the projection of Route::Recurrence, in TF32
   Recurrence recurrence;  // of every layer, for Route::Recurrence
+  int64_t chunk;          // steps that are projected, and then launched, at once; all, or a part of many
   CellKernel step[2];     // for Route::Step: of the first layer, of the others
 
   std::string describe() const;
@@ -60,6 +61,9 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu);
 // Fills in what follows from math, exchange, blocks and rows: kernel, units, threads, bytes, words. False:
 // there is no such kernel.
 bool choose_kernel(const RnnProblem& problem, Recurrence& recurrence);
+
+// Steps of a chunk, so that the projections of a long sequence do not take more memory than they have to.
+int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence);
 
 // Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.
 bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden);

@@ -12,9 +12,30 @@
 #include "args.h"
 #include "core/to_dtype.h"
 #include "ops/rnn/checks.h"
+#include "ops/rnn/flat_weights.h"
 
 namespace aten_ext::cuda {
 namespace {
+
+// Upstream computes from weight_buf where it is given, and does not look at the list. Both mean the same
+// where the list's tensors are views of the buffer, each at its place.
+const char* decline_buffer(const args::_cudnn_rnn& a, const RnnProblem& problem) {
+  const at::Tensor& buffer = *a.weight_buf;
+  if (const char* reason = decline_beside(buffer, a.input)) {
+    return reason;
+  }
+  const FlatWeights flat(problem);
+  const c10::StorageImpl* const storage = buffer.storage().unsafeGetStorageImpl();
+  bool same = buffer.is_contiguous() && buffer.numel() == flat.elements();
+  for (size_t i = 0; same && i < a.weight.size(); ++i) {
+    const auto index = static_cast<int64_t>(i) / a.weight_stride0;
+    const auto kind = static_cast<int64_t>(i) % a.weight_stride0;
+    const at::Tensor& w = a.weight[i];
+    same = w.storage().unsafeGetStorageImpl() == storage &&
+           w.storage_offset() == buffer.storage_offset() + flat.offset(index, kind);
+  }
+  return same ? nullptr : "weights that are not those of weight_buf";
+}
 
 // Shapes of the weight list: what upstream would accept, no more. With weight_buf, of which they are views,
 // that is also one column of all elements: what PyTorch's autocast makes of its 16-bit copies.
@@ -44,7 +65,7 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
       return "weights that are not contiguous";
     }
   }
-  return nullptr;
+  return flattened ? decline_buffer(a, problem) : nullptr;
 }
 
 // Whether dimensions, given from the slowest to the fastest, lie contiguously.

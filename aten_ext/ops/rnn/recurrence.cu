@@ -102,7 +102,8 @@ RnnArguments arguments(const RecurrenceParams& p) {
   RnnArguments a{};
   for (int i = 0; i < p.directions; ++i) {
     const RecurrenceDirection& from = p.direction[i];
-    a.direction[i] = {from.w_hh, from.b_ih, from.b_hh, from.projection, from.h0, from.hy, from.y};
+    a.direction[i] = {from.w_hh, from.b_ih, from.b_hh,    from.projection, from.h0,
+                      from.hy,   from.y,    from.h0_fp32, from.hy_fp32};
   }
   a.steps = p.steps;
   a.projection = {p.projection_step, p.projection_row};

@@ -19,6 +19,10 @@ struct RecurrenceDirection {
   const void* h0;           // [batch, hidden], contiguous
   void* hy;                 // [batch, hidden], contiguous
   void* y;                  // [steps, batch, hidden]
+  // A part of a sequence, in 16 bits: h0 and hy before they were rounded, [batch, hidden]. nullptr at the
+  // sequence's ends.
+  const float* h0_fp32;
+  float* hy_fp32;
 };
 
 struct RecurrenceParams {
@@ -34,7 +38,7 @@ struct RecurrenceParams {
   uint64_t* words;  // plan.words of them, zero
 };
 
-// All steps of one layer, both directions, in one launch.
+// All steps of one layer, or a part of them, both directions, in one launch.
 cudaError_t launch_recurrence(const RecurrenceParams& params, cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

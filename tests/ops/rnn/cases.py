@@ -62,6 +62,38 @@ def weights(
     return result
 
 
+def flattened(
+    tensors: list[torch.Tensor], *, bias: bool = True, columns: bool = False
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The one buffer that cuDNN keeps weights in, and the list as views of it.
+
+    All matrices, then all biases, zeros for layers without: what a flattened ``nn.GRU`` on a GPU has
+    (test_weight_buf.py).
+
+    Args:
+        tensors: the list that _cudnn_rnn takes.
+        bias: whether there are biases among them.
+        columns: the views are one column each, as autocast passes them.
+    """
+    stride = 4 if bias else 2
+    gates = tensors[0].shape[0]
+    places: dict[int, int] = {}
+    end = 0
+    for kinds in ((0, 1), (2, 3)):
+        for first in range(0, len(tensors), stride):
+            for kind in kinds:
+                if kind < stride:
+                    places[first + kind] = end
+                end += tensors[first + kind].numel() if kind < stride else gates
+    buffer = tensors[0].new_zeros(end)
+    views = []
+    for i, t in enumerate(tensors):
+        view = buffer[places[i] : places[i] + t.numel()]
+        view.copy_(t.detach().flatten())
+        views.append(view[:, None] if columns else view.view(t.shape))
+    return buffer, views
+
+
 def ask_layer(
     *,
     steps: int = 5,

@@ -1,13 +1,16 @@
-// What the tests of the GRU ask of its parts, beside the operators: the policy, and the recurrence of one
-// layer with a kernel of their choice.
+// What the tests of the GRU ask of its parts, beside the operators: the policy, the recurrence of one layer
+// with a kernel of their choice, layers in chunks of their choice, and the stand-in for cuBLASLt.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <cublasLt.h>
+
 #include "core/gpu.h"
 #include "core/to_dtype.h"
+#include "ops/rnn/overrides.h"
 #include "ops/rnn/plan.h"
 #include "ops/rnn/recurrence.h"
 
@@ -97,9 +100,63 @@ std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at:
   return {y, hy};
 }
 
+// Steps of a chunk, for the GPU that is pretended; 0: declined, or no recurrence.
+int64_t chunk(bool sixteen_bits, int64_t steps, int64_t batch, int64_t input, int64_t hidden,
+              int64_t directions) {
+  const Dtype dtype = sixteen_bits ? Dtype::Half : Dtype::Float;
+  const auto choice = plan_rnn(problem_of(dtype, false, steps, batch, input, hidden, directions),
+                               gpu_of(c10::Device(c10::kMeta)));
+  return choice.reason() != nullptr ? 0 : choice.plan().chunk;
+}
+
+// A layer stack in chunks of so many steps -> the plan's words, y, hy.
+std::tuple<std::string, at::Tensor, at::Tensor> in_chunks(const at::Tensor& input, at::TensorList weight,
+                                                          const at::Tensor& hx, int64_t hidden,
+                                                          int64_t layers, bool batch_first,
+                                                          bool bidirectional, int64_t steps) {
+  const std::optional<at::Tensor> none;
+  const args::_cudnn_rnn arguments{input, weight, 4,           none, hx,    none,          3,  hidden,
+                                   0,     layers, batch_first, 0.0,  false, bidirectional, {}, none};
+  const auto choice = choose(arguments);
+  TORCH_CHECK(choice.reason() == nullptr, "declined: ", choice.reason());
+  RnnPlan plan = choice.plan();
+  TORCH_CHECK(plan.route == Route::Recurrence, "no recurrence");
+  plan.chunk = steps;
+  auto ran = run(arguments, plan);
+  TORCH_CHECK(!ran.refused(), "declined late");
+  auto [y, hy, cy, reserve, buffer] = ran.take();
+  return {plan.describe(), y, hy};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_gru, m) {
+  m.def("chunk", chunk);
+  m.def(
+      "in_chunks(Tensor input, Tensor[] weight, Tensor hx, int hidden, int layers, bool batch_first, "
+      "bool bidirectional, int steps) -> (str, Tensor, Tensor)",
+      in_chunks);
+  // What cuBLASLt was asked and told since the last call: questions, products, TF32, products of the last
+  // batch, bytes of workspace that the last was given, and that the heuristic was allowed.
+  m.def("lt", []() -> std::vector<int64_t> {
+    device_on_host::FakeLt& fake = device_on_host::fake_lt();
+    const std::vector<int64_t> told{fake.asked,
+                                    fake.products,
+                                    fake.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? 1 : 0,
+                                    fake.count,
+                                    static_cast<int64_t>(fake.last_workspace),
+                                    static_cast<int64_t>(fake.preference.workspace)};
+    fake.asked = fake.products = 0;
+    return told;
+  });
+  m.def("set_lt(bool answers, bool runs, bool takes_parts, int workspace) -> ()",
+        [](bool answers, bool runs, bool takes_parts, int64_t workspace) {
+          device_on_host::FakeLt& fake = device_on_host::fake_lt();
+          fake.answers = answers;
+          fake.runs = runs;
+          fake.takes_parts = takes_parts;
+          fake.workspace = static_cast<size_t>(workspace);
+        });
   m.def("plan", plan);
   m.def("recurrence", recurrence);
 }

@@ -26,6 +26,8 @@ def load() -> Any:
     library.load(
         "cudnn_rnn",
         "ops/rnn/cudnn_rnn.cpp",
+        "ops/rnn/projection.cpp",
+        "ops/rnn/lt_product.cpp",
         "ops/rnn/recurrence.cu",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",

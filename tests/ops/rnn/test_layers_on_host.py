@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from device_on_host import library
+from ops.rnn.cases import GRU, flattened
 from ops.rnn.on_host_cases import DTYPES, TF32_TOLERANCE, TOLERANCE, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -55,12 +56,13 @@ def check_gru(
         x = torch.randn(*shape[:2], 2 * inputs).to(dtype)[..., ::2]
     directions = 2 if bidirectional else 1
     h = torch.randn(layers * directions, batch, hidden).to(dtype)
-    weight_buf = torch.zeros(3, dtype=dtype) if buffer else None
     weights = [w.detach() for w in gru._flat_weights]
+    packed, views = flattened(weights, bias=bias, columns=columns)
+    weight_buf = packed if buffer else None
     with torch.no_grad():
         y, hy, cy, reserve, returned = torch.ops.aten_ext_on_host._cudnn_rnn(
             x,
-            [w.flatten()[:, None] for w in weights] if columns else weights,
+            views if buffer else weights,
             4 if bias else 2,
             weight_buf,
             h,
@@ -80,7 +82,8 @@ def check_gru(
     assert y.shape == exact.shape and hy.shape == exact_state.shape
     assert (y.transpose(0, 1) if batch_first else y).is_contiguous() and hy.is_contiguous()
     assert (cy.numel(), reserve.numel(), reserve.dtype) == (0, 0, torch.uint8)
-    assert (returned.data_ptr() == weight_buf.data_ptr()) if weight_buf is not None else returned.numel() == 0
+    assert torch.equal(returned, packed), "what upstream would pack"
+    assert (returned.data_ptr() == packed.data_ptr()) == buffer
     tolerance = 2 * TOLERANCE[dtype]
     assert (y.double() - exact).abs().max() < tolerance
     assert (hy.double() - exact_state).abs().max() < tolerance
@@ -126,8 +129,49 @@ def test_large_states(ops: Any, tf32: None, dtype: torch.dtype, hidden: int) -> 
     check_gru(steps=5, batch=2, inputs=8, hidden=hidden, bidirectional=True, dtype=dtype)
 
 
-def test_weight_buffer_is_handed_back(ops: Any) -> None:
-    check_gru(steps=2, batch=1, inputs=3, hidden=4, buffer=True)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weight_buffer_is_handed_back(ops: Any, tf32: None, dtype: torch.dtype, bias: bool) -> None:
+    """What was given, or else what upstream makes of the list (check_gru compares)."""
+    for buffer in (False, True):
+        for layers, bidirectional in ((1, False), (2, True)):
+            check_gru(
+                steps=2,
+                batch=1,
+                inputs=3,
+                hidden=4,
+                layers=layers,
+                bidirectional=bidirectional,
+                bias=bias,
+                dtype=dtype,
+                buffer=buffer,
+            )
+
+
+def test_buffer_of_a_layer_without_biases(ops: Any, tf32: None) -> None:
+    """CuDNN adds what the buffer has in their place, zeros or not."""
+    torch.manual_seed(0)
+    with_biases = torch.nn.GRU(3, 4, 2, bidirectional=True).requires_grad_(False)
+    buffer, views = flattened(with_biases._flat_weights)
+    matrices = [w for i, w in enumerate(views) if i % 4 < 2]
+    options = (GRU, 4, 0, 2, False, 0.0, False, True, [], None)
+    for steps in (2, 6):  # a launch a step, and all of them in one
+        x, h = torch.randn(steps, 2, 3), torch.randn(4, 2, 4)
+        y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, matrices, 2, buffer, h, None, *options)
+        y_exact, hy_exact = with_biases(x, h)
+        torch.testing.assert_close(y, y_exact, rtol=0, atol=2e-6)
+        torch.testing.assert_close(hy, hy_exact, rtol=0, atol=2e-6)
+
+
+def test_replaced_weights_are_declined(ops: Any, tf32: None) -> None:
+    """Ours would compute from the list, upstream from the buffer."""
+    gru = torch.nn.GRU(3, 4).requires_grad_(False)
+    buffer, views = flattened(gru._flat_weights)
+    x, h = torch.randn(6, 2, 3), torch.randn(1, 2, 4)
+    options = (GRU, 4, 0, 1, False, 0.0, False, False, [], None)
+    torch.ops.aten_ext_on_host._cudnn_rnn(x, views, 4, buffer, h, None, *options)
+    with pytest.raises(RuntimeError, match="declined: weights that are not those of weight_buf"):
+        torch.ops.aten_ext_on_host._cudnn_rnn(x, [views[0] + 1, *views[1:]], 4, buffer, h, None, *options)
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 1), (4, 3), (6, 2)])

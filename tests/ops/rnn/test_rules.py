@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ops.rnn.cases import DTYPES, LSTM, ask_layer, meta, names, tf32_allowed, weights
+from ops.rnn.cases import DTYPES, LSTM, ask_layer, flattened, meta, names, tf32_allowed, weights
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -22,7 +22,6 @@ from ops.rnn.cases import DTYPES, LSTM, ask_layer, meta, names, tf32_allowed, we
         {"hidden": 33},
         {"hidden": 600},
         {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
-        {"weight_buf": meta(3)},
         {"input": meta(5, 2, 12)[..., ::2]},
     ],
     ids=names,
@@ -33,17 +32,69 @@ def test_runs(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     assert ask_layer(dtype=dtype, **changes) == ""
 
 
-def columns(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Weights as autocast passes them: views of one buffer, each one column."""
-    return [w.flatten()[:, None] for w in tensors]
-
-
-def test_runs_with_flattened_weights() -> None:
-    for steps in (1, 5):
-        assert ask_layer(weight=columns(weights(6, 8)), weight_buf=meta(3), steps=steps) == ""
-    assert ask_layer(weight=columns(weights(7, 8)), weight_buf=meta(3)) == (
-        "weight list that does not fit the layers"
+@pytest.mark.parametrize("columns", [False, True], ids=["matrices", "columns"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"layers": 3},
+        {"bidirectional": True},
+        {"layers": 2, "bidirectional": True, "bias": False},
+        {"dtype": torch.float16, "steps": 1},
+    ],
+    ids=names,
+)
+def test_runs_with_flattened_weights(columns: bool, sizes: dict[str, Any]) -> None:
+    """Also as autocast passes them: views of one buffer, each one column."""
+    bias = sizes.get("bias", True)
+    listed = weights(
+        6,
+        8,
+        sizes.get("layers", 1),
+        2 if sizes.get("bidirectional") else 1,
+        bias,
+        dtype=sizes.get("dtype", torch.float32),
     )
+    buffer, views = flattened(listed, bias=bias, columns=columns)
+    assert ask_layer(**sizes, weight=views, weight_buf=buffer) == ""
+
+
+STALE = "weights that are not those of weight_buf"
+
+
+def test_weights_that_are_not_those_of_the_buffer() -> None:
+    """Upstream computes from the buffer: what is not at its place there would be ignored."""
+    buffer, views = flattened(weights(6, 8))
+    new = [w.clone() for w in views]
+    assert ask_layer(weight=views, weight_buf=buffer) == ""
+    assert ask_layer(weight=new, weight_buf=buffer) == STALE
+    for i, w in enumerate(new):
+        assert ask_layer(weight=[*views[:i], w, *views[i + 1 :]], weight_buf=buffer) == STALE, i
+    assert ask_layer(weight=[*views[:2], views[3], views[2]], weight_buf=buffer) == STALE, "swapped"
+    assert ask_layer(weight=views, weight_buf=buffer.clone()) == STALE
+    assert ask_layer(weight=views, weight_buf=buffer[:-1]) == STALE
+    wide = meta(buffer.numel() + 2)
+    moved = [wide[1:][v.storage_offset() :][: v.numel()].view(v.shape) for v in views]
+    assert ask_layer(weight=moved, weight_buf=wide[1:-1]) == ""
+    assert ask_layer(weight=moved, weight_buf=wide[:-2]) == STALE
+    assert ask_layer(weight=moved, weight_buf=wide[1:]) == STALE, "larger than cuDNN's"
+    assert ask_layer(weight=views, weight_buf=meta(2 * buffer.numel())[::2]) == STALE
+    assert ask_layer(weight=views, weight_buf=buffer.half()) == "more than one dtype"
+    assert ask_layer(weight=views, weight_buf=torch.empty(buffer.shape)) == "more than one device"
+    other = flattened(weights(7, 8), columns=True)
+    assert ask_layer(weight=other[1], weight_buf=other[0]) == "weight list that does not fit the layers"
+
+
+def test_layers_one_after_the_other_are_not_cudnns_order() -> None:
+    """A buffer of the same tensors that has each layer's biases behind its matrices."""
+    listed = weights(6, 8, layers=2)
+    buffer = meta(sum(w.numel() for w in listed))
+    views, end = [], 0
+    for w in listed:
+        views.append(buffer[end : end + w.numel()].view(w.shape))
+        end += w.numel()
+    assert ask_layer(layers=2, weight=views, weight_buf=buffer) == STALE
+    assert ask_layer(layers=2, weight=views) == ""
 
 
 DECLINED = [

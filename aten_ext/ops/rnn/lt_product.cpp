@@ -1,0 +1,224 @@
+// cuBLASLt with a compute type that each product names. A handle of cuBLAS carries the settings of PyTorch's
+// own matrix products (TF32, reductions, accumulation in fp16), and at::mm raises for some of them: none of
+// that is an RNN's, whose precision is cuDNN's setting alone. The handle here is our own, one for each
+// device: cuBLASLt's hold no stream and no settings, and threads share them.
+//
+// The workspace comes from the caching allocator for the one call, on the current stream: safe among streams
+// and under capture, and nothing is left behind. cuBLAS keeps one for each thread and stream.
+//
+// The heuristic's answer is remembered for everything that the question depends on. A part of a product (some
+// steps of a sequence) takes the whole one's algorithm, so that its sums are added up in the same order.
+#ifdef ATEN_EXT_WITH_CUDA
+
+#include "ops/rnn/lt_product.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/cuda/EmptyTensor.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <type_traits>
+
+#include "core/device_cache.h"
+#include "core/lru_cache.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+constexpr size_t kMaxWorkspace = size_t{8} << 20;
+// Products that a thread remembers: sequences of many lengths ask for many. Less than a kilobyte each.
+constexpr size_t kProducts = 256;
+
+// All that the heuristic's answer depends on.
+struct Key {
+  int64_t m, n, k;
+  int64_t n_of_all;
+  int64_t count, w_stride;
+  int16_t device;
+  Dtype dtype;
+  bool tf32;
+  uint8_t rows_alignment, w_alignment;  // see log2_alignment
+  uint8_t unused[2];                    // padding with a name: zero
+};
+
+// Plain memory: descriptors are initialised in place and need no destruction.
+struct Prepared {
+  cublasLtMatmulDescOpaque_t description;
+  cublasLtMatrixLayoutOpaque_t w, rows, to;
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace;  // in bytes
+  bool usable;
+};
+
+struct DestroyLt {
+  void operator()(cublasLtHandle_t handle) const {
+    (void)cublasLtDestroy(handle);
+  }
+};
+using LtHandle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, DestroyLt>;
+
+// nullptr: cuBLASLt could not be initialised, and is not asked again.
+cublasLtHandle_t handle_of(c10::Device device) {
+  static DeviceCache<LtHandle> handles;
+  return handles
+      .get(device,
+           [](c10::Device /*current*/) {
+             // The first call may be under capture, where memory is allocated by this thread's own leave.
+             const c10::cuda::CUDAStreamCaptureModeGuard guard(cudaStreamCaptureModeRelaxed);
+             cublasLtHandle_t handle = nullptr;
+             return LtHandle(cublasLtCreate(&handle) == CUBLAS_STATUS_SUCCESS ? handle : nullptr);
+           })
+      .get();
+}
+
+// The logarithm of the alignment of an address, or of a distance, in bytes, of 256 at most.
+uint8_t log2_alignment(uintptr_t address) {
+  uint8_t exponent = 0;
+  while (exponent < 8 && address % (uintptr_t{2} << exponent) == 0) {
+    ++exponent;
+  }
+  return exponent;
+}
+
+// That of rows, one behind the other: the same wherever a part of them begins.
+uint8_t rows_alignment(const LtProduct& product) {
+  const uintptr_t bytes = product.k * (product.dtype == Dtype::Float ? sizeof(float) : sizeof(uint16_t));
+  return std::min(log2_alignment(reinterpret_cast<uintptr_t>(product.rows)), log2_alignment(bytes));
+}
+
+cudaDataType_t data_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::Half:
+      return CUDA_R_16F;
+    case Dtype::BFloat16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+template <typename T>
+bool set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  return cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)) ==
+         CUBLAS_STATUS_SUCCESS;
+}
+template <typename T>
+bool set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
+  return cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
+}
+template <typename T>
+bool set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)) ==
+         CUBLAS_STATUS_SUCCESS;
+}
+
+// Columns for cuBLAS, which are our rows of `length`, of a batch.
+bool set_layout(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t length, int64_t columns,
+                int64_t count, int64_t stride) {
+  return cublasLtMatrixLayoutInit(layout, type, length, columns, length) == CUBLAS_STATUS_SUCCESS &&
+         set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count)) &&
+         set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+}
+
+// cuBLAS counts by columns: its A is w, transposed, its B the rows and its C the transposed result.
+bool describe(const Key& key, int64_t n, Prepared& prepared) {
+  const cudaDataType_t type = data_type(key.dtype);
+  return cublasLtMatmulDescInit(&prepared.description,
+                                key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+         set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
+         set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N) &&
+         set_layout(&prepared.w, type, key.k, key.m, key.count, key.w_stride) &&
+         set_layout(&prepared.rows, type, key.k, n, key.count, 0) &&
+         set_layout(&prepared.to, CUDA_R_32F, key.m, n, key.count, n * key.m);
+}
+
+bool choose_algorithm(cublasLtHandle_t handle, const Key& key, Prepared& prepared) {
+  const auto bytes = [](uint8_t log2) { return uint32_t{1} << log2; };
+  const uint32_t of_result = 256;  // the caching allocator's
+  cublasLtMatmulPreferenceOpaque_t preference;
+  cublasLtMatmulHeuristicResult_t answer{};
+  int count = 0;
+  if (cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspace) ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(key.w_alignment)) ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(key.rows_alignment)) ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_result) ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_result) ||
+      cublasLtMatmulAlgoGetHeuristic(handle, &prepared.description, &prepared.w, &prepared.rows, &prepared.to,
+                                     &prepared.to, &preference, 1, &answer,
+                                     &count) != CUBLAS_STATUS_SUCCESS ||
+      count == 0) {
+    return false;
+  }
+  prepared.algorithm = answer.algo;
+  prepared.workspace = answer.workspaceSize;
+  return true;
+}
+
+// Whether the algorithm, chosen for all rows, takes these too; how much workspace it then wants.
+bool takes_part(cublasLtHandle_t handle, Prepared& prepared) {
+  cublasLtMatmulHeuristicResult_t answer{};
+  if (cublasLtMatmulAlgoCheck(handle, &prepared.description, &prepared.w, &prepared.rows, &prepared.to,
+                              &prepared.to, &prepared.algorithm, &answer) != CUBLAS_STATUS_SUCCESS ||
+      answer.workspaceSize > kMaxWorkspace) {
+    return false;
+  }
+  prepared.workspace = answer.workspaceSize;
+  return true;
+}
+
+void prepare(cublasLtHandle_t handle, const Key& key, Prepared& prepared) {
+  prepared = {};
+  if (key.n < key.n_of_all && describe(key, key.n_of_all, prepared) &&
+      choose_algorithm(handle, key, prepared) && describe(key, key.n, prepared) &&
+      takes_part(handle, prepared)) {
+    prepared.usable = true;
+    return;
+  }
+  prepared.usable = describe(key, key.n, prepared) && choose_algorithm(handle, key, prepared);
+}
+
+}  // namespace
+
+bool run_lt_product(const LtProduct& product, cudaStream_t stream) {
+  const c10::Device device(c10::kCUDA, c10::cuda::current_device());
+  const cublasLtHandle_t handle = handle_of(device);
+  static thread_local LruCache<Key, Prepared> products(kProducts);
+  const Key key{product.m,
+                product.n,
+                product.k,
+                product.n_of_all,
+                product.count,
+                product.w_stride,
+                device.index(),
+                product.dtype,
+                product.tf32,
+                rows_alignment(product),
+                log2_alignment(reinterpret_cast<uintptr_t>(product.w)),
+                {}};
+  Prepared& prepared = products.get(key, [&](Prepared& made) { prepare(handle, key, made); });
+  if (!prepared.usable) {
+    return false;
+  }
+  at::Tensor workspace;
+  if (prepared.workspace > 0) {
+    workspace = at::Tensor(
+        at::detail::empty_cuda({static_cast<int64_t>(prepared.workspace)}, at::kByte, device, std::nullopt));
+  }
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  return cublasLtMatmul(handle, &prepared.description, &one, product.w, &prepared.w, product.rows,
+                        &prepared.rows, &zero, product.to, &prepared.to, product.to, &prepared.to,
+                        &prepared.algorithm, workspace.defined() ? workspace.mutable_data_ptr() : nullptr,
+                        prepared.workspace, stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace aten_ext::cuda
+
+#endif  // ATEN_EXT_WITH_CUDA

@@ -1,0 +1,294 @@
+"""Flags of PyTorch's matrix products are none of an RNN's: cuDNN has its own, and only those count."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import aten_ext
+from device_on_host import library
+from ops.rnn.cases import DTYPES, FLOOR, GRU, assert_ran, no_less_accurate, tf32_allowed
+from ops.rnn.on_host_cases import load
+from ops.rnn.test_plans import cell, gates, layer
+
+on_host = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+
+def _matmul_precision(precision: str) -> None:
+    torch._C._set_fp32_precision_setter("cuda", "matmul", precision)
+
+
+def _preferred_blas(name: str) -> None:
+    torch._C._set_blas_preferred_backend(getattr(torch._C._BlasBackend, name))
+
+
+# Name: what sets it, what takes it back. Not through torch.backends, which torch.testing._internal locks for
+# a whole process.
+FLAGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "set_float32_matmul_precision high": (
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "set_float32_matmul_precision medium": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "matmul.allow_tf32": (
+        lambda: torch._C._set_cublas_allow_tf32(True),
+        lambda: torch._C._set_cublas_allow_tf32(False),
+    ),
+    "matmul.fp32_precision": (
+        lambda: _matmul_precision("tf32"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "matmul.allow_fp16_accumulation": (
+        lambda: torch._C._set_cublas_allow_fp16_accumulation(True),
+        lambda: torch._C._set_cublas_allow_fp16_accumulation(False),
+    ),
+    "matmul.allow_fp16_reduced_precision_reduction": (
+        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(False, True),
+        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(True, True),
+    ),
+    "matmul.allow_fp16_reduced_precision_reduction, no split": (
+        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(False, False),
+        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(True, True),
+    ),
+    "matmul.allow_bf16_reduced_precision_reduction, no split": (
+        lambda: torch._C._set_cublas_allow_bf16_reduced_precision_reduction(False, False),
+        lambda: torch._C._set_cublas_allow_bf16_reduced_precision_reduction(True, True),
+    ),
+    "use_deterministic_algorithms": (
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "cudnn.deterministic": (
+        lambda: torch._C._set_cudnn_deterministic(True),
+        lambda: torch._C._set_cudnn_deterministic(False),
+    ),
+    "cudnn.benchmark": (
+        lambda: torch._C._set_cudnn_benchmark(True),
+        lambda: torch._C._set_cudnn_benchmark(False),
+    ),
+}
+# A CPU build of torch does not take this one; and without cuDNN, nn.GRU does not come here.
+OF_A_GPU: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "preferred_blas_library cublaslt": (
+        lambda: _preferred_blas("Cublaslt"),
+        lambda: _preferred_blas("Default"),
+    ),
+}
+NOT_WITHOUT_CUDNN: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "cudnn.enabled": (
+        lambda: torch._C._set_cudnn_enabled(False),
+        lambda: torch._C._set_cudnn_enabled(True),
+    ),
+}
+ALL = FLAGS | OF_A_GPU | NOT_WITHOUT_CUDNN
+
+
+@contextlib.contextmanager
+def changed(names: Iterable[str]) -> Iterator[None]:
+    """These flags differ from their defaults in a ``with`` block."""
+    names = list(names)
+    try:
+        for name in names:
+            ALL[name][0]()
+        yield
+    finally:
+        for name in names:
+            ALL[name][1]()
+
+
+def test_flags_are_flags() -> None:
+    """Each changes something that can be read, and takes it back: a flag that does nothing tests nothing."""
+
+    def precision() -> str:
+        try:
+            return torch.get_float32_matmul_precision()
+        except RuntimeError:  # PyTorch's, where the newer setting differs
+            return "by the newer setting"
+
+    def state() -> tuple[Any, ...]:
+        return (
+            precision(),
+            torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32",
+            torch._C._get_cublas_allow_fp16_accumulation(),
+            torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
+            torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch._C._get_cudnn_deterministic(),
+            torch._C._get_cudnn_benchmark(),
+            torch._C._get_cudnn_enabled(),
+        )
+
+    before = state()
+    for name in FLAGS | NOT_WITHOUT_CUDNN:
+        with changed([name]):
+            assert state() != before, name
+        assert state() == before, name
+
+
+CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("_cudnn_rnn", layer(dtype, steps, batch, inputs, hidden, directions))
+    for dtype, (steps, batch, inputs, hidden, directions) in itertools.product(
+        DTYPES,
+        [
+            (1, 4, 256, 512, 1),  # a launch a step
+            (1, 24, 256, 256, 1),
+            (3, 2, 64, 64, 2),
+            (32, 4, 256, 256, 1),
+            (50, 32, 256, 512, 2),
+            (50, 48, 1024, 512, 1),  # a large projection
+            (64, 16, 1024, 1024, 1),
+            (20, 1, 64, 2048, 1),
+            (1000, 64, 512, 1024, 1),  # in chunks, in 16 bits
+        ],
+    )
+]
+CALLS += [("gru_cell", cell(dtype, batch, 512, 512)) for dtype in DTYPES for batch in (1, 8, 64)]
+CALLS += [("_thnn_fused_gru_cell", gates(dtype, 32, 512)) for dtype in DTYPES]
+
+
+def answers() -> list[Any]:
+    return [getattr(torch.ops.aten_ext, f"explain_CUDA_{op}")(*arguments) for op, arguments in CALLS]
+
+
+@pytest.mark.parametrize("name", FLAGS | NOT_WITHOUT_CUDNN)
+def test_a_flag_changes_no_plan(name: str) -> None:
+    for allowed in (False, True):
+        with tf32_allowed(allowed):
+            expected = answers()
+            assert sum(not reason for _, reason, *_ in expected) > len(expected) // 2
+            with changed([name]):
+                assert answers() == expected
+
+
+def test_cudnns_flag_changes_plans() -> None:
+    """The sweep would notice: this one is not ignored."""
+    with tf32_allowed(False):
+        without = answers()
+    with tf32_allowed(True):
+        assert answers() != without
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.sets(st.sampled_from(sorted(FLAGS | NOT_WITHOUT_CUDNN))), allowed=st.booleans())
+def test_flags_change_no_plan(names: set[str], allowed: bool) -> None:
+    with tf32_allowed(allowed):
+        expected = answers()
+        with changed(names):
+            assert answers() == expected
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    return load()
+
+
+def call_layer(dtype: torch.dtype, steps: int, batch: int, hidden: int) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    gru = torch.nn.GRU(8, hidden).to(dtype).requires_grad_(False)
+    x, h = torch.randn(steps, batch, 8).to(dtype), torch.randn(1, batch, hidden).to(dtype)
+    options = (GRU, hidden, 0, 1, False, 0.0, False, False, [], None)
+    results = torch.ops.aten_ext_on_host._cudnn_rnn(x, gru._flat_weights, 4, None, h, None, *options)
+    return list(results)
+
+
+# Steps, rows and hidden size: a block; TF32 where cuDNN has it; a launch a step, in TF32 too.
+SIZES = [(6, 3, 40), (6, 20, 196), (2, 2, 24), (1, 24, 136)]
+
+
+def call_all(ops: Any) -> list[Any]:
+    """Bits, and which compute type cuBLASLt was told, of layers and cells. None: declined."""
+    results: list[Any] = []
+    for dtype, size in itertools.product(DTYPES, SIZES):
+        ops.lt()
+        try:
+            results.append(call_layer(dtype, *size))
+        except RuntimeError as error:
+            assert str(error).startswith("declined: one step of a large batch"), error
+            results.append(None)
+            continue
+        _, products, tf32, *_ = ops.lt()
+        results.append((products, tf32 if products else None))
+    for dtype in DTYPES:
+        torch.manual_seed(0)
+        of_cell = torch.nn.GRUCell(40, 24).to(dtype).requires_grad_(False)
+        x, h = torch.randn(3, 40).to(dtype), torch.randn(3, 24).to(dtype)
+        results.append([torch.ops.aten_ext_on_host.gru_cell(x, h, *of_cell.parameters())])
+    return results
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@on_host
+@pytest.mark.parametrize("allowed", [False, True], ids=["fp32", "tf32"])
+@pytest.mark.parametrize("name", FLAGS | NOT_WITHOUT_CUDNN)
+def test_a_flag_changes_no_bit(ops: Any, name: str, allowed: bool) -> None:
+    with tf32_allowed(allowed):
+        expected = call_all(ops)
+        with changed([name]):
+            assert same(call_all(ops), expected)
+
+
+@on_host
+@pytest.mark.parametrize("matmul", [False, True], ids=["matmul in fp32", "matmul in TF32"])
+@pytest.mark.parametrize("allowed", [False, True], ids=["cuDNN in fp32", "cuDNN in TF32"])
+def test_compute_type_is_cudnns(ops: Any, matmul: bool, allowed: bool) -> None:
+    """A projection that upstream would do in TF32, where cuDNN may; never in 16 bits."""
+    with tf32_allowed(allowed), changed(["set_float32_matmul_precision high"] if matmul else []):
+        for dtype in DTYPES:
+            ops.lt()
+            call_layer(dtype, 6, 20, 196)
+            _, products, tf32, *_ = ops.lt()
+            assert (products, tf32) == (1, int(allowed and dtype == torch.float32)), dtype
+
+
+def compare_on_gpu(dtype: torch.dtype, names: Iterable[str], bidirectional: bool = False) -> None:
+    """A layer in a GPU's recurrence: it runs, and is no further from float64 than upstream's."""
+    torch.manual_seed(0)
+    gru = torch.nn.GRU(256, 256, bidirectional=bidirectional).to("cuda", dtype).eval()
+    x = torch.randn(32, 4, 256, device="cuda").to(dtype)
+    with torch.no_grad():
+        with changed(names):
+            with aten_ext.disabled():
+                theirs = gru(x)
+            aten_ext.reset_counts()
+            ours = gru(x)
+            assert_ran("_cudnn_rnn")
+        exact = gru.double()(x.double())
+    for mine, upstreams, truth in zip(ours, theirs, exact, strict=True):
+        no_less_accurate(mine, upstreams, truth, FLOOR[dtype])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allowed", [False, True], ids=["fp32", "tf32"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", FLAGS | OF_A_GPU)
+def test_a_flag_changes_no_value_on_a_gpu(name: str, dtype: torch.dtype, allowed: bool) -> None:
+    with tf32_allowed(allowed):
+        for bidirectional in (False, True):
+            compare_on_gpu(dtype, [name], bidirectional)
+
+
+@pytest.mark.gpu
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    dtype=st.sampled_from(DTYPES),
+    names=st.sets(st.sampled_from(sorted(FLAGS | OF_A_GPU))),
+    allowed=st.booleans(),
+)
+def test_flags_change_no_value_on_a_gpu(dtype: torch.dtype, names: set[str], allowed: bool) -> None:
+    with tf32_allowed(allowed):
+        compare_on_gpu(dtype, names)

@@ -1,0 +1,65 @@
+"""Memory of GRU layers on a GPU: no more than upstream needs, and none that stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import aten_ext
+from ops.rnn.cases import assert_ran
+
+MIB = 1 << 20
+
+
+def peak(call: Callable[[], object]) -> float:
+    """MiB that a call takes at most beyond what there is."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / MIB
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("steps", "inputs", "hidden"), [(4000, 256, 512), (1000, 512, 1024)])
+def test_long_sequences_take_no_more_than_upstream(steps: int, inputs: int, hidden: int) -> None:
+    gru = torch.nn.GRU(inputs, hidden).to("cuda", torch.bfloat16).eval()
+    x = torch.randn(steps, 64, inputs, device="cuda").bfloat16()
+    with torch.no_grad():
+        with aten_ext.disabled():
+            theirs = gru(x)[0]
+            of_upstream = peak(lambda: gru(x))
+        aten_ext.reset_counts()
+        ours = gru(x)[0]
+        assert_ran("_cudnn_rnn")
+        assert peak(lambda: gru(x)) <= of_upstream
+        assert torch.equal(gru(x)[0], ours)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05)
+
+
+@pytest.mark.gpu
+def test_threads_and_streams_leave_nothing_behind() -> None:
+    gru = torch.nn.GRU(256, 256).cuda().eval()
+    x = torch.randn(32, 4, 256, device="cuda")
+    streams = [torch.cuda.Stream() for _ in range(8)]
+    with torch.no_grad():
+        gru(x)
+    before = torch.cuda.memory_allocated()
+
+    def work() -> None:
+        for stream in streams:
+            with torch.no_grad(), torch.cuda.stream(stream):
+                gru(x)
+            stream.synchronize()
+
+    for _ in range(10):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    torch.cuda.synchronize()
+    assert_ran("_cudnn_rnn", 81)
+    assert torch.cuda.memory_allocated() - before < MIB
