@@ -101,6 +101,11 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"steps": 2, "batch": 345, "sixteen": True}, ("step", 0, 0, 0, 0)),
         ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 4, 12)),
         ({"steps": 2, "batch": 129, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        # Few units with long rows of W_ih.
+        ({"steps": 3, "batch": 4, "hidden": 20, "inputs": 300}, ("step", 0, 0, 0, 0)),
+        ({"steps": 3, "batch": 4, "hidden": 20, "inputs": 301}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"steps": 3, "batch": 4, "hidden": 20, "inputs": 301, "directions": 2}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 4, "hidden": 20, "inputs": 301}, ("step", 0, 0, 0, 0)),
         # fp32: a block, clusters of 8 and 16, the whole GPU.
         ({"hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
         ({"hidden": 129}, ("recurrence", FMA, CLUSTER, 8, 1)),
