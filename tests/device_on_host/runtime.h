@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include <driver_types.h>
 #include <vector_types.h>
@@ -81,6 +83,7 @@ void arrive_now(const void* barrier);
 struct LaunchedKernel {
   const void* function;
   std::function<void()> call;  // once for each thread
+  const char* arguments;       // the types of its parameters, as the compiler spells them
 };
 // What the device says of itself, and what it holds launches and kernels to. A test may change it. By default
 // an H200.
@@ -109,5 +112,8 @@ void require_code(int version);
 
 void set_function_limit(const void* function, int attribute, int value);
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel);
+
+// What `arguments` says of each launch that was taken since the last call of this, up to a few thousand.
+std::vector<std::string> take_launched();
 
 }  // namespace device_on_host
