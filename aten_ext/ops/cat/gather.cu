@@ -14,6 +14,7 @@
 #include "ops/cat/gather.cuh"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -44,6 +45,9 @@ constexpr int64_t kPackedSegment = 64;
 constexpr int64_t kPackedRun = 16;
 constexpr int64_t kPackedRunOfWords = 64;
 
+// Most calls are to cost no more of a launch than they need.
+constexpr int kTinyArgumentBytes = 512;
+
 // ---- kernel ------------------------------------------------------------------------------------------
 
 // Grid: blocks of one input after those of the other, each with a thread for a pack, or for kElements.
@@ -54,7 +58,7 @@ __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>)
   const auto [input, block] = find_input(args);
   bool done = false;
   if constexpr (!converts && sizeof(T) < 16) {
-    if (args.shapes[args.shape[input]].by_packs) {
+    if (args.shape_of(input).by_packs) {
       make_pack<T>(args, input, block);
       done = true;
     }
@@ -103,24 +107,33 @@ int64_t reach_of(const CatGatherInput& input) {
 }
 
 template <typename Index>
-GatherShape<Index> shape_of(const CatGatherParams& p, const CatGatherInput& input, int first_dim) {
-  GatherShape<Index> shape;
+constexpr int record_bytes(int dims) {
+  return static_cast<int>(sizeof(GatherShape<Index>)) + dims * static_cast<int>(sizeof(GatherDim<Index>));
+}
+
+template <typename Index>
+void write_record(unsigned char* to, const CatGatherParams& p, const CatGatherInput& input) {
+  GatherShape<Index> shape{};
   shape.segment = Divider<Index>(static_cast<Index>(input.segment));
   shape.packs = Divider<Index>(static_cast<Index>(packs_of(p, input)));
   shape.items = static_cast<Index>(items_of(p, input));
   shape.reach = static_cast<Index>(reach_of(input));
-  shape.first_dim = static_cast<uint16_t>(first_dim);
-  shape.dims = static_cast<uint8_t>(input.dims);
+  shape.dims = static_cast<uint32_t>(input.dims);
   shape.by_packs = is_by_packs(p, input);
-  return shape;
+  std::memcpy(to, &shape, sizeof(shape));
+  for (int d = 0; d < input.dims; ++d) {
+    const GatherDim<Index> dim{Divider<Index>(static_cast<Index>(input.sizes[d])),
+                               static_cast<Index>(input.strides[d])};
+    std::memcpy(to + record_bytes<Index>(d), &dim, sizeof(dim));
+  }
 }
 
 // Describes inputs from number `from` on, as many as the arguments hold; returns the blocks that they take.
 template <typename Args>
 int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int threads) {
   using Index = typename Args::Index;
-  int shapes = 0;
-  int dims = 0;
+  int record = 0;
+  int next_record = 0;
   int64_t blocks = 0;
   int64_t most = 0;
   args.count = 0;
@@ -129,14 +142,12 @@ int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int 
     const CatGatherInput& input = p.inputs[from + i];
     const bool by_packs = is_by_packs(p, input);
     if (i == 0 || !share_shape(p, input, p.inputs[from + i - 1])) {
-      if (shapes == Args::kShapes || dims + input.dims > Args::kDims) {
+      record = next_record;
+      next_record += record_bytes<Index>(input.dims);
+      if (next_record > Args::kRecordBytes) {
         break;
       }
-      args.shapes[shapes++] = shape_of<Index>(p, input, dims);
-      for (int d = 0; d < input.dims; ++d) {
-        args.dims[dims++] = {Divider<Index>(static_cast<Index>(input.sizes[d])),
-                             static_cast<Index>(input.strides[d])};
-      }
+      write_record<Index>(args.records + record, p, input);
     }
     const int64_t more = ceil_div(items_of(p, input), int64_t{threads} * (by_packs ? 1 : kElements));
     if (blocks + more > std::numeric_limits<int32_t>::max() / 2) {
@@ -145,7 +156,7 @@ int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int 
     args.data[i] = input.data;
     args.begin[i] = static_cast<Index>(input.begin);
     args.first_block[i] = static_cast<uint32_t>(blocks);
-    args.shape[i] = static_cast<uint16_t>(shapes - 1);
+    args.shape[i] = static_cast<uint16_t>(record / 4);
     args.dtype[i] = input.dtype;
     blocks += more;
     most = std::max(most, more);
@@ -178,8 +189,7 @@ cudaError_t launch_list(const CatGatherParams& p, int threads, LaunchSequence& s
 
 // What decides about the size of the arguments and of the blocks.
 struct Total {
-  int shapes = 0;
-  int dims = 0;
+  int64_t record_bytes = 0;
   int64_t threads = 0;
   bool wide = false;
 };
@@ -195,8 +205,7 @@ Total total_of(const CatGatherParams& p) {
     total.threads += is_by_packs(p, input) ? items : ceil_div(items, int64_t{kElements});
     total.wide = total.wide || items > kLimit || reach_of(input) > kLimit;
     if (i == 0 || !share_shape(p, input, p.inputs[i - 1])) {
-      ++total.shapes;
-      total.dims += input.dims;
+      total.record_bytes += record_bytes<uint32_t>(input.dims);
     }
   }
   return total;
@@ -204,20 +213,21 @@ Total total_of(const CatGatherParams& p) {
 
 template <typename T, bool converts>
 cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
-  using Tiny = GatherArguments<uint32_t, 8, 8, 16>;
-  using Small = GatherArguments<uint32_t, 128, 24, 56>;
-  using Large = GatherArguments<uint32_t, 1000, 200, 500>;
-  using Wide = GatherArguments<uint64_t, 50, 25, 50>;
-  static_assert(sizeof(Tiny) <= 672 && sizeof(Small) <= kSmallArgumentBytes &&
+  using Tiny = GatherArguments<uint32_t, 8, kTinyArgumentBytes>;
+  using Small = GatherArguments<uint32_t, 128, kSmallArgumentBytes>;
+  using Large = GatherArguments<uint32_t, 1000, kLargeArgumentBytes>;
+  using Wide = GatherArguments<uint64_t, 48, kSmallArgumentBytes>;
+  static_assert(sizeof(Tiny) <= kTinyArgumentBytes && sizeof(Small) <= kSmallArgumentBytes &&
                     sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
+  static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
   const Total total = total_of(p);
   int threads = kMinThreads;
   while (threads < kMaxThreads && total.threads > kBlocksPerSM * p.gpu.multiprocessors * threads) {
     threads *= 2;
   }
   const auto fits = [&]<typename Args>(const Args*) {
-    return p.count <= Args::kInputs && total.shapes <= Args::kShapes && total.dims <= Args::kDims;
+    return p.count <= Args::kInputs && total.record_bytes <= Args::kRecordBytes;
   };
   if (total.wide) {
     return launch_list<T, converts, Wide>(p, threads, sequence);

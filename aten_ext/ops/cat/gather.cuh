@@ -23,37 +23,48 @@ struct GatherDim {
   Index stride;
 };
 
-// What inputs have in common that differ in their data and place alone. Everything in elements.
+// What inputs have in common that differ in their data and place alone. Everything in elements. Its
+// dimensions follow it.
 template <typename Index>
 struct GatherShape {
   Divider<Index> segment;  // of a row of the result
   Divider<Index> packs;    // that cover a segment
   Index items;             // elements; or packs, where it is made by them
   Index reach;             // in memory, from the first element to the end of the last
-  uint16_t first_dim;
-  uint8_t dims;
+  uint32_t dims;
   bool by_packs;
+
+  __host__ __device__ __forceinline__ const GatherDim<Index>* begin() const {
+    return reinterpret_cast<const GatherDim<Index>*>(this + 1);
+  }
 };
 
-template <typename Index_, int inputs, int shapes_, int dims_>
+// What a small call reads is at the beginning: each line of constant memory is waited for.
+template <typename Index_, int inputs, int bytes>
 struct GatherArguments {
   using Index = Index_;
   static constexpr int kInputs = inputs;
-  static constexpr int kShapes = shapes_;
-  static constexpr int kDims = dims_;
+  static constexpr int kRecordBytes =
+      (bytes - 40 -
+       inputs * static_cast<int>(sizeof(void*) + sizeof(Index) + sizeof(uint32_t) + sizeof(uint16_t) +
+                                 sizeof(Dtype))) /
+      8 * 8;
 
   char* out;
   Index row_size;
   Divider<uint32_t> blocks;  // of an input, if all have as many
   int32_t count;
   bool equal_blocks;
-  const void* data[inputs];
-  Index begin[inputs];
-  GatherShape<Index> shapes[shapes_];
-  GatherDim<Index> dims[dims_];
-  uint32_t first_block[inputs];
-  uint16_t shape[inputs];
   Dtype dtype[inputs];
+  uint16_t shape[inputs];  // where in `records`, in multiples of 4 bytes
+  Index begin[inputs];
+  const void* data[inputs];
+  uint32_t first_block[inputs];
+  alignas(8) unsigned char records[kRecordBytes];  // each a GatherShape and its GatherDims
+
+  __host__ __device__ __forceinline__ const GatherShape<Index>& shape_of(uint32_t input) const {
+    return *reinterpret_cast<const GatherShape<Index>*>(records + 4 * shape[input]);
+  }
 };
 
 // ---- which input -------------------------------------------------------------------------------------
@@ -75,7 +86,7 @@ __device__ __forceinline__ Quotient<uint32_t> find_input(const Args& args) {
 template <typename T, bool converts, int count, typename Args>
 __device__ __forceinline__ void move_elements(const Args& args, uint32_t input, uint32_t block) {
   using Index = typename Args::Index;
-  const GatherShape<Index>& shape = args.shapes[args.shape[input]];
+  const GatherShape<Index>& shape = args.shape_of(input);
   const Index first = static_cast<Index>(block) * (blockDim.x * count) + threadIdx.x;
   if (first >= shape.items) {
     return;
@@ -91,9 +102,9 @@ __device__ __forceinline__ void move_elements(const Args& args, uint32_t input, 
     to[i] = row * args.row_size + args.begin[input] + at;
     from[i] = 0;
   }
-  const GatherDim<Index>* const dims = args.dims + shape.first_dim;
+  const GatherDim<Index>* const dims = shape.begin();
 #pragma unroll 1
-  for (int d = shape.dims - 1; d > 0; --d) {
+  for (int d = static_cast<int>(shape.dims) - 1; d > 0; --d) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const auto [quotient, at] = dims[d].size(rest[i]);
@@ -155,7 +166,7 @@ __device__ __forceinline__ Index begin_of(const GatherShape<Index>& shape, const
   }
   Index begin = 0;
 #pragma unroll 1
-  for (int d = shape.dims - 2; d > 0; --d) {
+  for (int d = static_cast<int>(shape.dims) - 2; d > 0; --d) {
     const auto [quotient, at] = dims[d].size(outer);
     begin += at * dims[d].stride;
     outer = quotient;
@@ -171,7 +182,7 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
   using Index = typename Args::Index;
   constexpr int kBytes = sizeof(T);
   constexpr int kPack = 16 / kBytes;
-  const GatherShape<Index>& shape = args.shapes[args.shape[input]];
+  const GatherShape<Index>& shape = args.shape_of(input);
   const Index item = static_cast<Index>(block) * blockDim.x + threadIdx.x;
   if (item >= shape.items) {
     return;
@@ -189,7 +200,7 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
   const Index left = segment - at;
   const int end = left < static_cast<Index>(kPack - skip) ? skip + static_cast<int>(left) : kPack;
 
-  const GatherDim<Index>* const dims = args.dims + shape.first_dim;
+  const GatherDim<Index>* const dims = shape.begin();
   const GatherDim<Index>& inner = dims[shape.dims - 1];
   const auto [outer, within] = inner.size(row * segment + at);
   const Index inside = inner.size.divisor() - within;  // elements of this run
@@ -202,9 +213,9 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
   uint4 value;
   if (inner.stride == 0) {
     const T* const elements = reinterpret_cast<const T*>(data);
-    value = splat(elements[first]);
-    const uint4 next = splat(elements[second]);
-    value = merge_bytes(value, next, kBytes * middle, 16);
+    const T x = elements[first];
+    const T y = elements[second];
+    value = crosses ? merge_bytes(splat(x), splat(y), kBytes * middle, 16) : splat(x);
   } else {
     const char* const from = data + kBytes * static_cast<uint64_t>(first + within) - kBytes * skip;
     const char* const then = crosses ? data + kBytes * static_cast<uint64_t>(second) - kBytes * middle : from;

@@ -13,7 +13,19 @@ from hypothesis import given
 
 import aten_ext
 from device_on_host import library
-from ops.cat.reference import CONVERTED, COPIED, KERNELS, assert_same, bits, compare, outcome, upstream
+from gpus import pretended
+from ops.cat.reference import (
+    CONVERTED,
+    COPIED,
+    FEW_MULTIPROCESSORS,
+    KERNELS,
+    assert_same,
+    bits,
+    compare,
+    kernels,
+    outcome,
+    upstream,
+)
 from strategies import fixture_is_fine, random_bits
 
 on_host = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -307,5 +319,9 @@ def test_pairs_of_a_transpose_at_odd_addresses(first: int, offset: int) -> None:
     assert expected.stride(0) % 2 == 0
     storage = torch.full((expected.numel() + 4,), 7, dtype=torch.int16)
     out = storage[offset : offset + expected.numel()].view(expected.shape)
-    torch.ops.aten_ext_on_host.cat.out([*pad, *tensors, *extra], 1, out=out)
+    ops = torch.ops.aten_ext_on_host_cat
+    with pretended(FEW_MULTIPROCESSORS, ops.set_gpu):
+        ops.launched()
+        torch.ops.aten_ext_on_host.cat.out([*pad, *tensors, *extra], 1, out=out)
+    assert "transpose" in kernels(ops.launched())
     assert torch.equal(out, expected)
