@@ -196,6 +196,9 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
                 f"-isystem{include}",
                 "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
                 "-ffp-contract=off",
+                # A GPU has no misaligned access: runtime.cpp says what becomes of one.
+                "-fsanitize=alignment",
+                "-fno-sanitize-recover=alignment",
                 "-DATEN_EXT_WITH_CUDA",
                 "-DATEN_EXT_DEVICE_ON_HOST",
                 "-Wno-unknown-pragmas",

@@ -560,3 +560,15 @@ Device& device() {
 }
 
 }  // namespace device_on_host
+
+// What the compiler calls before an access to an address that is no multiple of its type's alignment
+// (-fsanitize=alignment, without the library that comes with it).
+extern "C" void __ubsan_handle_type_mismatch_v1_abort(const void* where, uintptr_t address) {
+  struct Where {
+    const char* file;
+    uint32_t line;
+  };
+  const auto* const at = static_cast<const Where*>(where);
+  std::fprintf(stderr, "%s:%u: %#zx\n", at->file, at->line, static_cast<size_t>(address));
+  device_on_host::fail("a misaligned address");
+}

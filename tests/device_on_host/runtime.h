@@ -5,9 +5,10 @@
 //
 // What it checks beyond the result: threads that wait for a barrier that not all reach (an error, not a
 // hang), shared memory that is read before it is written (it starts as NaN), code that leans on an order of
-// threads (they run forward, backward or shuffled, see `Order`) or reads what has not arrived, limits of a
-// launch (sizes of grids, blocks, clusters, shared memory and arguments). What it cannot show: time, weak
-// memory ordering, and the last bit of functions such as pow.
+// threads (they run forward, backward or shuffled, see `Order`) or reads what has not arrived, addresses
+// that are no multiple of what is read or written there, limits of a launch (sizes of grids, blocks,
+// clusters, shared memory and arguments). What it cannot show: time, weak memory ordering, and the last bit
+// of functions such as pow.
 #pragma once
 
 #include <cstddef>

@@ -310,7 +310,10 @@ def test_the_dtype_on_host(tensors: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_pairs_of_a_transpose_at_odd_addresses(first: int, offset: int) -> None:
-    """Tiles of 64 x 64, every stride even: the result begins `offset` elements in, after `first` columns."""
+    """Tiles of 64 x 64, every stride even: the result begins `offset` elements in, after `first` columns.
+
+    The emulator ends the process where an address is odd.
+    """
     library.load("cat", *KERNELS)
     tensors = [random_bits(64 * n, torch.int16, n).view(n, 64).t() for n in (64, 128)]
     pad = [random_bits(64 * first, torch.int16, 7).view(first, 64).t()] if first else []
