@@ -253,10 +253,17 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_LAYOUTS}::test_long_rows_apart_in_any_phase",),
     ),
     (
-        "cat: tiny inputs are looked up by every thread",
-        "aten_ext/ops/cat/runs.cu",
-        "return p.count > kFewInputs && ",
-        "return false && ",
+        "cat: many tiny inputs are none where one is large",
+        _WORDS,
+        "return p.rows * run.size * p.element_size <= kLargestTiny;",
+        "return p.rows * run.size > 0;",
+        (f"{_LAYOUTS}::test_many_tiny_inputs",),
+    ),
+    (
+        "cat: rows of tiny inputs follow each other in the result",
+        "aten_ext/ops/cat/tiny.cu",
+        "to[row * args.row_size + ",
+        "to[row * size + ",
         (f"{_LAYOUTS}::test_many_tiny_inputs",),
     ),
     (

@@ -38,6 +38,8 @@ constexpr int64_t kBlocksPerSM = 2;
 constexpr int kElements = 4;
 template <typename Index>
 constexpr int kMinBlocksPerSM = sizeof(Index) == 4 ? 6 : 4;
+// So many blocks that have nothing to do are launched and end in less time than a search takes.
+constexpr int64_t kIdleBlocks = 512;
 // Packs, from segments of this many bytes on: at both ends of a segment is a pack that is stored in pieces.
 constexpr int64_t kPackedSegment = 64;
 // And from innermost dimensions of this many bytes on. Shorter ones put most packs across two of them, which
@@ -161,8 +163,8 @@ int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int 
     blocks += more;
     most = std::max(most, more);
   }
-  // A division finds the input sooner than a search. Blocks that have nothing to do cost little.
-  args.equal_blocks = most * args.count <= 2 * blocks;
+  // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
+  args.equal_blocks = most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
   args.blocks = Divider<uint32_t>(static_cast<uint32_t>(std::max<int64_t>(most, 1)));
   return args.equal_blocks ? most * args.count : blocks;
 }

@@ -94,6 +94,8 @@ struct CatStridedParams {
 cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence);
 // The same word by word, where that is faster; otherwise cudaErrorNotSupported, and nothing was launched.
 cudaError_t launch_cat_words(const CatRunsParams& params, LaunchSequence& sequence);
+// Words of `word` bytes, of contiguous inputs with few bytes each.
+cudaError_t launch_cat_tiny(const CatRunsParams& params, int word, LaunchSequence& sequence);
 // Inputs of the dtypes that Dtype names, converted.
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence);
 // Inputs that share a dimension `tile_dim`.

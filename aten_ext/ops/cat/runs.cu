@@ -43,10 +43,6 @@ constexpr int64_t kBlocksPerSM = 2;
 // Few inputs, as most calls have, are to cost no more of a launch than they need.
 constexpr int kTinyArgumentBytes = 1024;
 
-// More inputs than this, of so few bytes on average, are made by blocks of their own (gather.cu).
-constexpr int64_t kFewInputs = 8;
-constexpr int64_t kTinyInput = 32;
-
 // ---- arguments ---------------------------------------------------------------------------------------
 
 // Positions in a row, and in the result where it is small enough, are Offset.
@@ -319,13 +315,6 @@ cudaError_t launch_unit(const CatRunsParams& p, LaunchSequence& sequence) {
 
 // ---- other kernels -----------------------------------------------------------------------------------
 
-// Inputs that are so many and so small that a thread of the other kernels, or a warp, would look up many of
-// them.
-bool are_tiny(const CatRunsParams& p) {
-  return p.count > kFewInputs && p.rows * p.row_size * p.element_size <= p.count * kTinyInput &&
-         std::all_of(p.runs, p.runs + p.count, [](const CatRun& run) { return run.data != nullptr; });
-}
-
 bool has_rows_apart(const CatRunsParams& p) {
   return p.rows > 1 && std::any_of(p.runs, p.runs + p.count, [](const CatRun& run) {
            return run.data != nullptr && run.row_stride != run.size;
@@ -364,9 +353,6 @@ cudaError_t launch_cat_runs(const CatRunsParams& given, LaunchSequence& sequence
     whole.size = whole.row_stride = params.row_size = params.rows * params.row_size;
     params.runs = &whole;
     params.rows = 1;
-  }
-  if (are_tiny(params)) {
-    return launch_gather(params, sequence);
   }
   if (const cudaError_t error = launch_cat_words(params, sequence); error != cudaErrorNotSupported) {
     return error;

@@ -256,19 +256,27 @@ def test_one_array_is_copied_as_memory(dtype: torch.dtype, offset: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("count", [8, 9, 65, 300, 1000, 1001, 2500])
+@pytest.mark.parametrize("count", [8, 9, 65, 336, 337, 1000, 2736])
 def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
-    """A block each, 1000 of them a launch; few are made by words, as are those that are not so tiny."""
-    most = 32 // dtype.itemsize
-    tiny = "words" if count == 8 else "gather"
-    launches = 1 if count == 8 else -(-count // 1000)
+    """A warp each, in one launch; few are made by words, as are those that are not so tiny."""
+    most = 128 // dtype.itemsize
+    tiny = "words" if count == 8 else "tiny"
+    launches = 1 if count < 2720 else 2
     assert launches_of([_flat(most, dtype, i) for i in range(count)], 0) == [tiny] * launches
     assert launches_of([_flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [tiny] * launches
-    if most > 1:
-        assert launches_of([_flat(2, dtype, i).view(2, 1) for i in range(count)], 1) == [tiny] * launches
-        ragged = launches_of([_flat(1 + i % most, dtype, i) for i in range(count)], 0)
-        assert set(ragged) == {tiny}
-    assert set(launches_of([_flat(2 * most, dtype, i) for i in range(count)], 0)) == {"words"}
+    assert launches_of([_flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [tiny] * launches
+    ragged = [_flat(1 + i % most, dtype, i, i % 2) for i in range(count)]
+    assert launches_of(ragged, 0) == [tiny] * launches
+    assert set(launches_of([_flat(most + 1, dtype, i) for i in range(count)], 0)) == {"words"}
+    one_longer = [_flat(512 // dtype.itemsize + i, dtype, i) for i in range(2)]
+    assert launches_of([*ragged[: count - 1], one_longer[0]], 0) == [tiny] * launches
+    if count > 8:
+        assert "tiny" not in launches_of([*ragged, one_longer[1]], 0)
+
+
+def test_tiny_inputs_of_old_drivers() -> None:
+    tensors = [_flat(1 + i % 3, torch.int16, i) for i in range(700)]
+    assert launches_of(tensors, 0, OTHERS["sm_90 with a driver before CUDA 12.1"]) == ["tiny"] * 3
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
