@@ -48,7 +48,7 @@ constexpr int64_t kPackedRun = 16;
 constexpr int64_t kPackedRunOfWords = 64;
 
 // Most calls are to cost no more of a launch than they need.
-constexpr int kTinyArgumentBytes = 512;
+constexpr int kTinyArgumentBytes = 768;
 
 // ---- kernel ------------------------------------------------------------------------------------------
 
@@ -165,6 +165,7 @@ int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int 
   }
   // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
   args.equal_blocks = most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
+  args.equal_shapes = record == 0;
   args.blocks = Divider<uint32_t>(static_cast<uint32_t>(std::max<int64_t>(most, 1)));
   return args.equal_blocks ? most * args.count : blocks;
 }
@@ -215,7 +216,7 @@ Total total_of(const CatGatherParams& p) {
 
 template <typename T, bool converts>
 cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
-  using Tiny = GatherArguments<uint32_t, 8, kTinyArgumentBytes>;
+  using Tiny = GatherArguments<uint32_t, 16, kTinyArgumentBytes>;
   using Small = GatherArguments<uint32_t, 128, kSmallArgumentBytes>;
   using Large = GatherArguments<uint32_t, 1000, kLargeArgumentBytes>;
   using Wide = GatherArguments<uint64_t, 48, kSmallArgumentBytes>;

@@ -34,7 +34,7 @@ struct GatherShape {
   uint32_t dims;
   bool by_packs;
 
-  __host__ __device__ __forceinline__ const GatherDim<Index>* begin() const {
+  __device__ __forceinline__ const GatherDim<Index>* begin() const {
     return reinterpret_cast<const GatherDim<Index>*>(this + 1);
   }
 };
@@ -55,15 +55,17 @@ struct GatherArguments {
   Divider<uint32_t> blocks;  // of an input, if all have as many
   int32_t count;
   bool equal_blocks;
+  bool equal_shapes;
   Dtype dtype[inputs];
   uint16_t shape[inputs];  // where in `records`, in multiples of 4 bytes
   Index begin[inputs];
   const void* data[inputs];
-  uint32_t first_block[inputs];
   alignas(8) unsigned char records[kRecordBytes];  // each a GatherShape and its GatherDims
+  uint32_t first_block[inputs];
 
-  __host__ __device__ __forceinline__ const GatherShape<Index>& shape_of(uint32_t input) const {
-    return *reinterpret_cast<const GatherShape<Index>*>(records + 4 * shape[input]);
+  __device__ __forceinline__ const GatherShape<Index>& shape_of(uint32_t input) const {
+    const int at = equal_shapes ? 0 : 4 * shape[input];
+    return *reinterpret_cast<const GatherShape<Index>*>(records + at);
   }
 };
 

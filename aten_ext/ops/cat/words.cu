@@ -38,9 +38,10 @@ constexpr int64_t kLongRow = 2048;        // this long: or each line of an input
 constexpr int64_t kLongWords = 640;       // from here runs of 4-byte words are made in a line
 constexpr int64_t kLongHalfWords = 8192;  // from here runs of 2-byte words are left to runs.cu,
 constexpr int64_t kLongBytes = 2048;      // and from here those of bytes,
-constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row
-constexpr int64_t kTinyInput = 128;    // more than a few inputs of up to this many bytes are left to tiny.cu,
-constexpr int64_t kLargestTiny = 512;  // where none has more than this
+constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row,
+constexpr int64_t kSmallLine = 1 << 16;   // of one input or longer than this in all;
+constexpr int64_t kTinyInput = 128;       // and more than a few inputs of up to this are left to tiny.cu,
+constexpr int64_t kLargestTiny = 512;     // where none is larger than this
 
 // ---- kernels -----------------------------------------------------------------------------------------
 
@@ -377,6 +378,7 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
   }
   const int64_t run = p.row_size * p.element_size / p.count;
   const bool one_row = p.rows == 1;
+  const bool is_small = p.count > 1 && p.row_size * p.element_size <= kSmallLine;
   switch (word) {
     case 16:
       if (one_row) {
@@ -397,8 +399,8 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       return one_row ? cudaErrorNotSupported : launch<Columns<4, 1, 4>>(p, sequence);
     case 2:
       if (one_row) {
-        return run < kLongInOneLine && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
-                                                      : cudaErrorNotSupported;
+        return (run < kLongInOneLine || is_small) && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
+                                                                    : cudaErrorNotSupported;
       }
       if (in_packs(p, 4)) {
         return launch<Columns<2, 2, 4, true>>(p, sequence);
@@ -406,8 +408,8 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       return run < kLongHalfWords ? launch<Columns<2, 1, 8>>(p, sequence) : cudaErrorNotSupported;
     case 1:
       if (one_row) {
-        return run < kLongInOneLine && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
-                                                     : cudaErrorNotSupported;
+        return (run < kLongInOneLine || is_small) && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
+                                                                   : cudaErrorNotSupported;
       }
       if (in_packs(p, 4)) {
         return launch<Columns<1, 4, 4, true>>(p, sequence);

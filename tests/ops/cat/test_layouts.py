@@ -280,6 +280,15 @@ def test_tiny_inputs_of_old_drivers() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+def test_long_runs_of_small_words_in_one_row(dtype: torch.dtype) -> None:
+    """By words up to 64 KiB in all, by vectors above."""
+    edge = 65536 // dtype.itemsize
+    most = [_flat(n, dtype, n) for n in (edge // 2 + 1, edge // 2 - 1)]
+    assert launches_of(most, 0) == ["words"]
+    assert launches_of([*most, _flat(1, dtype, 0)], 0) == ["runs"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("pad", [1, 2, 3])
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_long_rows_apart_in_any_phase(dtype: torch.dtype, pad: int, count: int) -> None:

@@ -198,7 +198,7 @@ def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
 
 # Long runs of bytes out of step, and results that begin between words, are made by runs.cu.
 @pytest.mark.parametrize("offset", range(0, 20))
-@pytest.mark.parametrize("run", [4097, 8201])
+@pytest.mark.parametrize("run", [4097, 8201, 33001])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
     first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
@@ -231,6 +231,7 @@ def test_tiles(dtype: torch.dtype, n: int, offset: int) -> None:
     if n >= 31:
         tiles = [t for t in tensors if t.shape[1] >= 64]
         check_tiles(tiles, 1)
+        check_tiles([tiles[0], tiles[2]], 1)  # a result with rows of an even number of elements
         check_tiles([t[None].expand(2, -1, -1) for t in tiles], 2)
         check_tiles([*tensors, *tiles, *tiles], 1, ("gather", "transpose"))
 
