@@ -159,6 +159,7 @@ cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gat
                           const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
   const CatInputs& found = target.plan.inputs;
   std::vector<CatGatherInput> gathered;
+  gathered.reserve(inputs.size());
   CatGatherParams p{};
   p.dtype = to_dtype(found.dtype);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -246,6 +247,7 @@ cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor&
   const CatShares shares = share_out(geometry, inputs, !found.one_dtype, target.plan.gpu.multiprocessors);
 
   std::vector<CatRun> runs;  // without data where another kernel takes the input
+  runs.reserve(inputs.size());
   bool any = false;
   bool converts = false;
   for (size_t i = 0; i < inputs.size(); ++i) {

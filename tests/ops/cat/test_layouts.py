@@ -154,18 +154,19 @@ def test_every_rank(shape: tuple[int, ...], layout: str, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("layout", ["narrowed", "expanded inside", "expanded in the middle", "strided"])
 @pytest.mark.parametrize("offset", [0, 1, 7])
 def test_every_length(dtype: torch.dtype, layout: str, offset: int) -> None:
-    """Into memory at any address; nothing beside it is touched."""
+    """Of segments and of dimensions in them, into memory at any address; nothing beside it is touched."""
     lengths = sorted(n + d for n in (2, 4, 8, 16, 32, 64) for d in (-1, 0, 1))
-    for n in lengths:
-        tensors = [LAYOUTS[layout]((3, 5, m), dtype, m) for m in (n, n, n + 1)]
-        expected = upstream(lambda tensors=tensors: torch.cat(tensors, 2))
+    ops = torch.ops.aten_ext_on_host_cat
+    for n, dim in itertools.product(lengths, (1, 2)):
+        shapes = [(3, 5, m) for m in (n, n, n + 1)] if dim == 2 else [(3, m, n) for m in (1, 5, 2)]
+        tensors = [LAYOUTS[layout](shape, dtype, i) for i, shape in enumerate(shapes)]
+        expected = upstream(lambda tensors=tensors, dim=dim: torch.cat(tensors, dim))
         storage = torch.full((expected.numel() + 20,), 1, dtype=dtype)
         out = storage[offset : offset + expected.numel()].view(expected.shape)
-        ops = torch.ops.aten_ext_on_host_cat
         ops.launched()
-        torch.ops.aten_ext_on_host.cat.out(tensors, 2, out=out)
+        torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out)
         assert len(ops.launched()) == 1
-        assert torch.equal(bits(out), bits(expected)), n
+        assert torch.equal(bits(out), bits(expected)), (n, dim)
         rest = torch.cat([storage[:offset], storage[offset + out.numel() :]])
         assert (rest == 1).all()
 
