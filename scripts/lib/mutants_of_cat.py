@@ -215,7 +215,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/cat/gather.cu",
         " && items_of(p, a) == items_of(p, b);",
         ";",
-        (f"{_LAYOUTS}::test_every_length",),
+        (f"{_LAYOUTS}::test_inputs_alike_in_different_phases",),
     ),
     (
         "cat: neighbouring dimensions are one",

@@ -347,6 +347,17 @@ def test_inputs_of_many_shapes() -> None:
     assert launches_of(alike, 1, old) == ["gather"] * 8
 
 
+@pytest.mark.parametrize("layout", ["expanded inside", "narrowed"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32], ids=str)
+def test_inputs_alike_in_different_phases(dtype: torch.dtype, layout: str) -> None:
+    """They do not take as many vectors of the result."""
+    for n in range(64, 96):
+        for rows in (1, 2):
+            tensors = [LAYOUTS[layout]((rows, n), dtype, i) for i in range(16)]
+            assert len(launches_of(tensors, 1)) == 1
+            assert len(launches_of([t[None] for t in tensors], 2)) == 1
+
+
 def test_one_long_input_among_short_ones() -> None:
     """Blocks are found by a search where inputs have very different numbers of them."""
     tensors = [_strided((2, n), torch.float32, n) for n in (3, 9000, 5, 1, 700, 2)]
