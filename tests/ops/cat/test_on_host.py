@@ -118,8 +118,9 @@ def test_every_conversion(to: torch.dtype, kind: str) -> None:
 @pytest.mark.parametrize("count", [60, 74, 75, 281, 282, 283, 700, 2676, 2677, 5400])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("equal", [True, False])
-def test_many_runs(count: int, rows: int, equal: bool) -> None:
-    sizes = [7 if equal else 1 + 13 * i % 19 for i in range(count)]
+@pytest.mark.parametrize("size", [7, 34], ids=["tiny", "not tiny"])
+def test_many_runs(count: int, rows: int, equal: bool, size: int) -> None:
+    sizes = [size if equal else size - 6 + 13 * i % 19 for i in range(count)]
     check([random_bits(rows * n, torch.float32, n).view(rows, n) for n in sizes], 1)
 
 
@@ -185,7 +186,8 @@ def test_runs_of_words(size: int, dtype: torch.dtype, rows: int) -> None:
 @pytest.mark.parametrize("count", [8, 9, 300, 700])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
+@pytest.mark.parametrize("more", [0, 128], ids=["tiny", "not tiny"])
+def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int, more: int) -> None:
     """Of one length or not, in step or not, in one launch or several."""
     for sizes in (
         [4] * count,
@@ -193,7 +195,8 @@ def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
         [1 + i % 7 for i in range(count)],
         [4 + i % 3 * 4 for i in range(count)],
     ):
-        check([random_bits(rows * n, dtype, n).view(rows, n) for n in sizes], 1)
+        longer = [n + more // dtype.itemsize for n in sizes]
+        check([random_bits(rows * n, dtype, n).view(rows, n) for n in longer], 1)
 
 
 # Long runs of bytes out of step, and results that begin between words, are made by runs.cu.
@@ -208,13 +211,18 @@ def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("offset", [1, 3, 5, 7])
 @pytest.mark.parametrize("count", [9, 400])
-def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int) -> None:
+@pytest.mark.parametrize("kernel", ["tiny", "runs"])
+def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int, kernel: str) -> None:
     """Runs shorter and longer than a vector; nothing beside the result is touched."""
     tensors = [random_bits(1 + 13 * i % 37, dtype, i) for i in range(count)]
+    if kernel == "runs":
+        tensors.insert(3, random_bits(601, dtype, 0))  # too long for a warp
     expected = upstream(lambda: torch.cat(tensors))
     storage = torch.full((expected.numel() + 20,), 7, dtype=dtype)
     out = storage[offset : offset + expected.numel()]
+    torch.ops.aten_ext_on_host_cat.launched()
     torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+    assert set(kernels(torch.ops.aten_ext_on_host_cat.launched())) == {kernel}
     assert_same(out.clone(), expected)
     assert (storage[:offset] == 7).all() and (storage[offset + out.numel() :] == 7).all()
 
