@@ -71,6 +71,12 @@ class LaunchSequence {
     return launch_kernel(kernel, {blocks, threads}, overlap, args, stream_);
   }
 
+  // Copies memory as it is, by whatever the driver has for that.
+  cudaError_t copy(void* to, const void* from, int64_t bytes) {
+    ++launches_;
+    return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_);
+  }
+
   int launches() const {
     return launches_;
   }

@@ -37,6 +37,10 @@ class Divider {
     return {quotient, remainder};
   }
 
+  __device__ __forceinline__ Index divisor() const {
+    return divisor_;
+  }
+
  private:
   static __device__ __forceinline__ uint32_t high_half(uint32_t a, uint32_t b) {
     return __umulhi(a, b);

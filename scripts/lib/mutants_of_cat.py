@@ -13,6 +13,8 @@ _PARITY = "tests/ops/cat/test_parity.py"
 _OUT = "tests/ops/cat/test_out.py"
 _ON_HOST = "tests/ops/cat/test_on_host.py"
 _ANSWERS = "tests/ops/cat/test_answers.py"
+_LAYOUTS = "tests/ops/cat/test_layouts.py"
+_GATHER = "aten_ext/ops/cat/gather.cuh"
 _EDGES = ("tests/ops/cat/test_policy.py::test_edges_on_cpu",)
 _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
@@ -151,5 +153,124 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "((in | out | strides) & 1) == 0;",
         "((in | strides) & 1) == 0;",
         (f"{_ANSWERS}::test_pairs_of_a_transpose_at_odd_addresses",),
+    ),
+    (
+        "cat: pairs are loaded from odd addresses",
+        "aten_ext/ops/cat/transpose.cu",
+        "((in | out | strides) & 1) == 0;",
+        "((out | strides) & 1) == 0;",
+        (f"{_ON_HOST}::test_tiles",),
+    ),
+    (
+        "cat: pairs of rows that are an odd number of elements apart",
+        "aten_ext/ops/cat/transpose.cu",
+        "((in | out | strides) & 1) == 0;",
+        "((in | out) & 1) == 0;",
+        (f"{_ON_HOST}::test_tiles",),
+    ),
+    (
+        "cat: a vector never lies in two inner dimensions",
+        _GATHER,
+        "const bool crosses = inside < ",
+        "const bool crosses = false && inside < ",
+        (f"{_LAYOUTS}::test_every_length",),
+    ),
+    (
+        "cat: what is before a segment is written",
+        _GATHER,
+        "(to, value, kBytes * skip, kBytes * end);",
+        "(to, value, 0, kBytes * end);",
+        (f"{_LAYOUTS}::test_every_length",),
+    ),
+    (
+        "cat: what is after a segment is written",
+        _GATHER,
+        "(to, value, kBytes * skip, kBytes * end);",
+        "(to, value, kBytes * skip, 16);",
+        (f"{_LAYOUTS}::test_every_length",),
+    ),
+    (
+        "cat: vectors are loaded beyond an input",
+        _GATHER,
+        "if (!window_fits(from, extent) || ",
+        "if (false && !window_fits(from, extent) && ",
+        (f"{_ON_HOST}::test_nothing_outside_of_the_tensors_is_touched",),
+    ),
+    (
+        "cat: all segments have the first one's phase",
+        "aten_ext/ops/cat/gather.cu",
+        ": 16 - p.element_size;",
+        ": static_cast<int64_t>(first & 15);",
+        (f"{_LAYOUTS}::test_every_length",),
+    ),
+    (
+        "cat: inputs of one size lie alike",
+        "aten_ext/ops/cat/gather.cu",
+        "std::equal(a.strides, a.strides + a.dims, b.strides) && ",
+        "",
+        (f"{_LAYOUTS}::test_two_layouts",),
+    ),
+    (
+        "cat: inputs with as many vectors as another need not",
+        "aten_ext/ops/cat/gather.cu",
+        " && items_of(p, a) == items_of(p, b);",
+        ";",
+        (f"{_LAYOUTS}::test_inputs_alike_in_different_phases",),
+    ),
+    (
+        "cat: neighbouring dimensions are one",
+        "aten_ext/ops/cat/geometry.h",
+        "count > 0 && merged_strides[count - 1] == strides[d] * size",
+        "count > 0",
+        (f"{_LAYOUTS}::test_two_layouts",),
+    ),
+    (
+        "cat: tiles are made of slivers",
+        "aten_ext/ops/cat/geometry.h",
+        "of_tile(d) * of_tile(last) >= kMinTileElements",
+        "true",
+        (f"{_LAYOUTS}::test_transposes_of_a_few_elements_are_gathered",),
+    ),
+    (
+        "cat: transposes in company are as if alone",
+        "aten_ext/ops/cat/shares.h",
+        "alone = alone && shares.tiled.size() == inputs.size();",
+        "",
+        (f"{_LAYOUTS}::test_transposes_of_a_few_elements_are_gathered",),
+    ),
+    (
+        "cat: runs always have a launch of their own",
+        "aten_ext/ops/cat/shares.h",
+        "if (gathers && ",
+        "if (false && gathers && ",
+        (f"{_LAYOUTS}::test_two_layouts",),
+    ),
+    (
+        "cat: rows that are apart follow each other",
+        "aten_ext/ops/cat/runs.cu",
+        "return run.data != nullptr && run.row_stride != run.size;",
+        "return false && run.row_stride != run.size;",
+        (f"{_LAYOUTS}::test_long_rows_apart_in_any_phase",),
+    ),
+    (
+        "cat: many tiny inputs are none where one is large",
+        _WORDS,
+        "return p.rows * run.size * p.element_size <= kLargestTiny;",
+        "return p.rows * run.size > 0;",
+        (f"{_LAYOUTS}::test_many_tiny_inputs",),
+    ),
+    (
+        "cat: rows of tiny inputs follow each other in the result",
+        "aten_ext/ops/cat/tiny.cu",
+        "to[row * args.row_size + ",
+        "to[row * size + ",
+        (f"{_LAYOUTS}::test_many_tiny_inputs",),
+    ),
+    (
+        "cat: one array is copied by a kernel",
+        "aten_ext/ops/cat/runs.cu",
+        "  if (one_array) {\n    return",
+        "  if (false) {\n    return",
+        (f"{_LAYOUTS}::test_one_array_is_copied_as_memory",),
     ),
 )

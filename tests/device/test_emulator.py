@@ -52,6 +52,12 @@ def test_a_missing_barrier_shows() -> None:
     assert (run.stdout.strip(), run.returncode) == ("False", 0), run.stderr
 
 
+def test_a_misaligned_address_ends_the_process() -> None:
+    run = run_apart("print(ops.word(4).item(), flush=True); ops.word(6)")
+    assert run.stdout == "0\n" and run.returncode < 0
+    assert "device_on_host: a misaligned address" in run.stderr and "selftest.cu:" in run.stderr
+
+
 @pytest.mark.parametrize(("blocks", "cluster"), [(2, 2), (8, 8), (12, 4), (6, 1)])
 def test_clusters_share_memory(ops: torch._ops._OpNamespace, order: None, blocks: int, cluster: int) -> None:
     steps = 5

@@ -148,6 +148,13 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_NAME, m) {
   m.def("set_order", [](int64_t order, int64_t seed) {
     device_on_host::set_order(static_cast<device_on_host::Order>(order), static_cast<uint64_t>(seed));
   });
+  m.def("launched() -> str[]", [] {
+    c10::List<std::string> names;
+    for (const std::string& name : device_on_host::take_launched()) {
+      names.push_back(name);
+    }
+    return names;
+  });
   m.def("set_driver", [](int64_t version) {
     device_on_host::device().driver = static_cast<int>(version);
   });
@@ -189,6 +196,9 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
                 f"-isystem{include}",
                 "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
                 "-ffp-contract=off",
+                # A GPU has no misaligned access: runtime.cpp says what becomes of one.
+                "-fsanitize=alignment",
+                "-fno-sanitize-recover=alignment",
                 "-DATEN_EXT_WITH_CUDA",
                 "-DATEN_EXT_DEVICE_ON_HOST",
                 "-Wno-unknown-pragmas",
@@ -215,7 +225,8 @@ def load(name: str, *files: str) -> None:
     ``torch.ops.aten_ext_on_host_<name>.set_order(order, seed)`` sets the order of threads for what follows:
     0 forward, 1 backward, 2 shuffled. ``set_driver(version)`` sets what CUDA's driver says its version is;
     ``set_gpu(facts)`` makes the device another GPU, for rules and launches both (``[]``: an H200 again);
-    ``refuse(count, after)`` lets the device refuse so many launches, after so many that it takes.
+    ``refuse(count, after)`` lets the device refuse so many launches, after so many that it takes;
+    ``launched()`` lists the launches since it was asked last, each as the types of its arguments.
 
     Args:
         name: of the library that is made.

@@ -2,6 +2,7 @@
 
 #include "late_stores.h"
 
+#include <cxxabi.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <csetjmp>
@@ -249,6 +250,9 @@ struct FunctionLimits {
 std::mutex limits_mutex;
 std::map<std::pair<int, const void*>, FunctionLimits> limits;  // of each device
 
+constexpr size_t kRemembered = 4096;
+std::vector<const char*> launched;
+
 struct Attributes {
   dim3 cluster{1, 1, 1};
   bool cooperative = false;
@@ -402,6 +406,22 @@ void arrive_now(const void* barrier) {
   }
 }
 
+std::vector<std::string> take_launched() {
+  std::vector<const char*> mangled;
+  {
+    const std::lock_guard<std::mutex> lock(limits_mutex);
+    mangled.swap(launched);
+  }
+  std::vector<std::string> result;
+  for (const char* const name : mangled) {
+    int status = 0;
+    char* const readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+    result.emplace_back(status == 0 ? readable : name);
+    std::free(readable);
+  }
+  return result;
+}
+
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel) {
   const Attributes attributes = read_attributes(config);
   FunctionLimits limit;
@@ -425,6 +445,12 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
   } else if (d.refused > 0) {
     --d.refused;
     return cudaErrorCooperativeLaunchTooLarge;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(limits_mutex);
+    if (launched.size() < kRemembered) {
+      launched.push_back(kernel.arguments);
+    }
   }
   const dim3 grid = config.gridDim;
   const dim3 cluster = attributes.cluster;
@@ -534,3 +560,15 @@ Device& device() {
 }
 
 }  // namespace device_on_host
+
+// What the compiler calls before an access to an address that is no multiple of its type's alignment
+// (-fsanitize=alignment, without the library that comes with it).
+extern "C" void __ubsan_handle_type_mismatch_v1_abort(const void* where, uintptr_t address) {
+  struct Where {
+    const char* file;
+    uint32_t line;
+  };
+  const auto* const at = static_cast<const Where*>(where);
+  std::fprintf(stderr, "%s:%u: %#zx\n", at->file, at->line, static_cast<size_t>(address));
+  device_on_host::fail("a misaligned address");
+}

@@ -5,15 +5,18 @@
 //
 // What it checks beyond the result: threads that wait for a barrier that not all reach (an error, not a
 // hang), shared memory that is read before it is written (it starts as NaN), code that leans on an order of
-// threads (they run forward, backward or shuffled, see `Order`) or reads what has not arrived, limits of a
-// launch (sizes of grids, blocks, clusters, shared memory and arguments). What it cannot show: time, weak
-// memory ordering, and the last bit of functions such as pow.
+// threads (they run forward, backward or shuffled, see `Order`) or reads what has not arrived, addresses
+// that are no multiple of what is read or written there, limits of a launch (sizes of grids, blocks,
+// clusters, shared memory and arguments). What it cannot show: time, weak memory ordering, and the last bit
+// of functions such as pow.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include <driver_types.h>
 #include <vector_types.h>
@@ -81,6 +84,7 @@ void arrive_now(const void* barrier);
 struct LaunchedKernel {
   const void* function;
   std::function<void()> call;  // once for each thread
+  const char* arguments;       // the types of its parameters, as the compiler spells them
 };
 // What the device says of itself, and what it holds launches and kernels to. A test may change it. By default
 // an H200.
@@ -109,5 +113,8 @@ void require_code(int version);
 
 void set_function_limit(const void* function, int attribute, int value);
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel);
+
+// What `arguments` says of each launch that was taken since the last call of this, up to a few thousand.
+std::vector<std::string> take_launched();
 
 }  // namespace device_on_host

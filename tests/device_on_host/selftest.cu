@@ -262,6 +262,19 @@ void set_order(int64_t order, int64_t seed) {
   device_on_host::set_order(static_cast<device_on_host::Order>(order), static_cast<uint64_t>(seed));
 }
 
+// Four bytes from `offset` bytes on.
+__global__ void word_kernel(const char* from, int offset, uint32_t* to) {
+  *to = *reinterpret_cast<const uint32_t*>(from + offset);
+}
+
+at::Tensor word(int64_t offset) {
+  const at::Tensor from = at::zeros({4}, at::kInt);
+  at::Tensor to = at::empty({1}, at::kInt);
+  run(1, 1, 0, {}, word_kernel, static_cast<const char*>(from.data_ptr()), static_cast<int>(offset),
+      static_cast<uint32_t*>(to.data_ptr()));
+  return to;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_selftest, m) {
@@ -274,5 +287,6 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_selftest, m) {
   m.def("mma_tf32", &mma_tf32);
   m.def("stuck", &stuck);
   m.def("bits", &bits);
+  m.def("word", &word);
   m.def("set_order", &set_order);
 }

@@ -36,7 +36,7 @@ constexpr int kPerVector = 16 / sizeof(T);
 // ---- arguments ---------------------------------------------------------------------------------------
 
 template <typename Index_, int bytes>
-struct Arguments {
+struct ConvertArguments {
   using Index = Index_;
   static constexpr int kBytesPerInput = sizeof(void*) + sizeof(Index) + sizeof(int64_t) + sizeof(Dtype);
   static constexpr int kCapacity = (bytes - 128) / kBytesPerInput;
@@ -245,9 +245,9 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
 
 template <typename T>
 cudaError_t launch_dtype(const CatRunsParams& p, LaunchSequence& sequence) {
-  using Small = Arguments<uint32_t, kSmallArgumentBytes>;
-  using Large = Arguments<uint32_t, kLargeArgumentBytes>;
-  using Wide = Arguments<uint64_t, kSmallArgumentBytes>;
+  using Small = ConvertArguments<uint32_t, kSmallArgumentBytes>;
+  using Large = ConvertArguments<uint32_t, kLargeArgumentBytes>;
+  using Wide = ConvertArguments<uint64_t, kSmallArgumentBytes>;
   static_assert(sizeof(Small) <= kSmallArgumentBytes && sizeof(Large) <= kLargeArgumentBytes &&
                     sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");

@@ -92,10 +92,13 @@ std::string cuda::CatPlan::describe() const {
 #include "core/to_dtype.h"
 #include "ops/cat/geometry.h"
 #include "ops/cat/kernels.h"
+#include "ops/cat/shares.h"
 
 namespace aten_ext {
 namespace {
 
+using cuda::CatGatherInput;
+using cuda::CatGatherParams;
 using cuda::CatRun;
 using cuda::CatRunsParams;
 using cuda::CatStrided;
@@ -151,17 +154,40 @@ cudaError_t launch_runs(Target& target, const std::vector<CatRun>& runs, int64_t
   return converts ? cuda::launch_cat_convert(p, target.sequence) : cuda::launch_cat_runs(p, target.sequence);
 }
 
-// Inputs that are no runs.
-cudaError_t launch_strided(Target& target, CatGeometry& geometry, std::vector<CatStridedInput>& strided,
-                           const Gathered& g) {
-  std::vector<CatStridedInput*> all;
-  for (CatStridedInput& input : strided) {
-    all.push_back(&input);
-  }
-  const int64_t step = geometry.step;
-  merge_dimensions(geometry, all);
-
+// Inputs of any strides, by one kernel.
+cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gathered& g,
+                          const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
   const CatInputs& found = target.plan.inputs;
+  std::vector<CatGatherInput> gathered;
+  gathered.reserve(inputs.size());
+  CatGatherParams p{};
+  p.dtype = to_dtype(found.dtype);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (shares.ways[i] == CatWay::Gather) {
+      const CatRun& run = g.runs[i];
+      CatGatherInput& one = gathered.emplace_back();
+      one.data = run.data;
+      one.begin = run.begin * geometry.step;
+      one.segment = run.size * geometry.step;
+      one.dims = merge_input(geometry, inputs[i].strides, run.size, one.sizes, one.strides);
+      one.dtype = run.dtype;
+      p.converts = p.converts || run.dtype != p.dtype;
+    }
+  }
+  p.inputs = gathered.data();
+  p.count = static_cast<int64_t>(gathered.size());
+  p.out = target.out;
+  p.rows = geometry.rows;
+  p.row_size = found.size_at_dim * geometry.step;
+  p.element_size = static_cast<int>(c10::elementSize(found.dtype));
+  p.gpu = target.plan.gpu;
+  return p.count == 0 ? cudaSuccess : cuda::launch_cat_gather(p, target.sequence);
+}
+
+// Transposes: one launch for each way of going through memory. Mostly there is one.
+cudaError_t launch_transposes(Target& target, const Gathered& g, const CatShares& shares) {
+  const CatInputs& found = target.plan.inputs;
+  const CatGeometry& geometry = shares.merged;
   CatStridedParams p{};
   p.out = target.out;
   p.dims = static_cast<int>(geometry.sizes.size());
@@ -171,16 +197,15 @@ cudaError_t launch_strided(Target& target, CatGeometry& geometry, std::vector<Ca
   p.element_size = static_cast<int>(c10::elementSize(found.dtype));
   p.dtype = to_dtype(found.dtype);
   p.gpu = target.plan.gpu;
-  // One kernel for each way of going through memory: mostly there is one.
   std::vector<CatStrided> inputs;
-  for (int tile_dim = -1; tile_dim < p.dims - 1; ++tile_dim) {
+  for (int tile_dim = 0; tile_dim < p.dims - 1; ++tile_dim) {
     inputs.clear();
     p.converts = false;
-    for (const CatStridedInput& input : strided) {
+    for (const CatStridedInput& input : shares.tiled) {
       if (tile_dim_of(geometry, input) == tile_dim) {
         const CatRun& run = g.runs[input.position];
         CatStrided& one = inputs.emplace_back();
-        one = {run.data, run.begin * step, input.size_at_dim, {}, run.dtype};
+        one = {run.data, run.begin * geometry.step, input.size_at_dim, {}, run.dtype};
         std::copy(input.strides.begin(), input.strides.end(), one.strides);
         p.converts = p.converts || run.dtype != p.dtype;
       }
@@ -189,9 +214,7 @@ cudaError_t launch_strided(Target& target, CatGeometry& geometry, std::vector<Ca
       p.inputs = inputs.data();
       p.count = static_cast<int64_t>(inputs.size());
       p.tile_dim = tile_dim;
-      const cudaError_t error = tile_dim < 0 ? cuda::launch_cat_gather(p, target.sequence)
-                                             : cuda::launch_cat_transpose(p, target.sequence);
-      if (error != cudaSuccess) {
+      if (const cudaError_t error = cuda::launch_cat_transpose(p, target.sequence); error != cudaSuccess) {
         return error;
       }
     }
@@ -213,30 +236,35 @@ cudaError_t fill_runs(Target& target, Gathered& g) {
 
 cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor& out) {
   const CatInputs& found = target.plan.inputs;
-  CatGeometry geometry(out.sizes(), out.strides(), found.dim);
-  std::vector<CatRun> runs;
-  std::vector<CatStridedInput> strided;
+  const CatGeometry geometry(out.sizes(), out.strides(), found.dim);
+  std::vector<CatLaidOut> inputs(g.inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    CatLaidOut& input = inputs[i];
+    input.strides = geometry.strides_of(g.inputs[i]->strides());
+    input.size_at_dim = g.runs[i].size;
+    input.is_run = geometry.is_run(input.strides, input.size_at_dim, input.row_stride);
+  }
+  const CatShares shares = share_out(geometry, inputs, !found.one_dtype, target.plan.gpu.multiprocessors);
+
+  std::vector<CatRun> runs;  // without data where another kernel takes the input
+  runs.reserve(inputs.size());
+  bool any = false;
   bool converts = false;
-  for (size_t i = 0; i < g.inputs.size(); ++i) {
-    const CatRun& input = g.runs[i];
-    CatRun& run = runs.emplace_back(
-        CatRun{nullptr, input.begin * geometry.step, input.size * geometry.step, 0, input.dtype});
-    auto strides = geometry.strides_of(g.inputs[i]->strides());
-    if (geometry.is_run(strides, input.size, run.row_stride)) {
-      run.data = input.data;
-      converts = converts || g.inputs[i]->dtype() != found.dtype;
-    } else {
-      strided.push_back({std::move(strides), input.size, i});
-    }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    CatRun& run = runs.emplace_back(g.runs[i]);
+    run.begin *= geometry.step;
+    run.size *= geometry.step;
+    run.row_stride = inputs[i].is_run ? inputs[i].row_stride : 0;
+    run.data = shares.ways[i] == CatWay::Runs ? run.data : nullptr;
+    any = any || run.data != nullptr;
+    converts = converts || (run.data != nullptr && run.dtype != to_dtype(found.dtype));
   }
-  if (strided.size() < runs.size()) {
-    const cudaError_t error =
-        launch_runs(target, runs, geometry.rows, found.size_at_dim * geometry.step, converts);
-    if (error != cudaSuccess) {
-      return error;
-    }
+  cudaError_t error = cudaSuccess;
+  if (any) {
+    error = launch_runs(target, runs, geometry.rows, found.size_at_dim * geometry.step, converts);
   }
-  return strided.empty() ? cudaSuccess : launch_strided(target, geometry, strided, g);
+  error = error != cudaSuccess ? error : launch_gather(target, geometry, g, inputs, shares);
+  return error != cudaSuccess ? error : launch_transposes(target, g, shares);
 }
 
 // Fills `out`, which is dense. False: the driver refused a launch, and upstream has to fill it: all of it, so

@@ -1,20 +1,27 @@
-// cat of inputs that are neither runs nor transposes: elements one by one, in the order of the result.
+// cat of inputs of any strides, runs among them, in one launch.
 //
-//   out[..., begin_i + j, ...] = T(in_i[..., j, ...])
+//   out[r, begin_i + k] = T(in_i[r * segment_i + k])        0 <= r < rows, 0 <= k < segment_i
 //
-// Shapes: after merging, at most kCatMaxDims dimensions with strides of their own (geometry.h); the last has
-// stride 1 in the result. Bytes an element: sizeof(its dtype) read, or the whole sector of 32 bytes where its
-// neighbours are elsewhere; sizeof(T) written. A thread moves kElements; neighbouring threads write
-// neighbouring elements. A block belongs to one input. Alternatives and timings: docs/kernels/cat.md.
+// Shapes: in_i is a row-major array of its own dimensions, at most kCatMaxDims after merging, which have any
+// strides; the result is [rows, row_size]. A block belongs to one input, as in upstream's kernel: all of its
+// threads read the same of the arguments, and blocks of many tiny inputs read theirs side by side.
+//
+// Bytes an element: sizeof(its dtype) read, or the whole sector of 32 bytes where its neighbours are
+// elsewhere; sizeof(T) written. Where the innermost dimension is contiguous or expanded and long enough, a
+// thread makes one aligned vector of 16 bytes; elsewhere it moves kElements, coalesced in the result.
+// Positions are 32 bits wherever the tensors allow it, and every division is a multiplication. Alternatives
+// and timings: docs/kernels/cat.md.
+#include "ops/cat/gather.cuh"
+
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "core/launch_sequence.h"
 #include "core/math.h"
-#include "device/division.cuh"
 #include "device/sync.cuh"
-#include "ops/cat/convert.cuh"
 #include "ops/cat/kernels.h"
 
 namespace aten_ext::cuda {
@@ -22,174 +29,226 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-constexpr int kThreads = 256;
-// Of a thread: with 64 warps an SM, 32 KB of fp32 under way.
+constexpr int kMaxThreads = 256;
+// Inputs of a few elements waste the least of a block of one warp.
+constexpr int kMinThreads = 32;
+// Blocks shrink rather than leave most of the GPU idle.
+constexpr int64_t kBlocksPerSM = 2;
+// Of a thread, where it makes no pack: with 48 warps an SM, 24 KB of fp32 under way.
 constexpr int kElements = 4;
-constexpr int kMinBlocksPerSM = 5;
+template <typename Index>
+constexpr int kMinBlocksPerSM = sizeof(Index) == 4 ? 6 : 4;
+// So many blocks that have nothing to do are launched and end in less time than a search takes.
+constexpr int64_t kIdleBlocks = 512;
+// Packs, from segments of this many bytes on: at both ends of a segment is a pack that is stored in pieces.
+constexpr int64_t kPackedSegment = 64;
+// And from innermost dimensions of this many bytes on. Shorter ones put most packs across two of them, which
+// elements of 4 bytes and more do not win back.
+constexpr int64_t kPackedRun = 16;
+constexpr int64_t kPackedRunOfWords = 64;
 
-// ---- arguments ---------------------------------------------------------------------------------------
-
-template <typename Index_, int bytes>
-struct Arguments {
-  using Index = Index_;
-  static constexpr int kBytesPerInput = sizeof(void*) + sizeof(int64_t) + sizeof(Index) +
-                                        sizeof(Divider<Index>) + kCatMaxDims * sizeof(int64_t) +
-                                        sizeof(uint32_t) + sizeof(Dtype);
-  static constexpr int kOtherBytes = 64 + kCatMaxDims * (sizeof(Divider<Index>) + sizeof(int64_t));
-  static constexpr int kCapacity = (bytes - kOtherBytes) / kBytesPerInput;
-
-  char* out;
-  int32_t count, dims, dim;
-  Divider<Index> sizes[kCatMaxDims];
-  int64_t out_strides[kCatMaxDims];
-  const void* data[kCapacity];
-  int64_t out_offset[kCapacity];
-  int64_t strides[kCapacity][kCatMaxDims];
-  Index numel[kCapacity];
-  Divider<Index> size_at_dim[kCapacity];
-  uint32_t first_block[kCapacity];
-  Dtype dtype[kCapacity];
-};
+// Most calls are to cost no more of a launch than they need.
+constexpr int kTinyArgumentBytes = 768;
 
 // ---- kernel ------------------------------------------------------------------------------------------
 
+// Grid: blocks of one input after those of the other, each with a thread for a pack, or for kElements.
 template <typename T, bool converts, typename Args>
-__device__ __forceinline__ void move_elements(const Args& args) {
-  using Index = typename Args::Index;
-  int input = 0;
-  for (int high = args.count; high - input > 1;) {
-    const int middle = (input + high) / 2;
-    if (args.first_block[middle] <= blockIdx.x) {
-      input = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const Index first =
-      static_cast<Index>(blockIdx.x - args.first_block[input]) * (kThreads * kElements) + threadIdx.x;
-  T x[kElements];
-  int64_t to[kElements];
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    Index rest = first + i * kThreads;
-    to[i] = -1;
-    if (rest < args.numel[input]) {
-      int64_t from = 0;
-      to[i] = args.out_offset[input];
-      for (int d = args.dims - 1; d > 0; --d) {
-        const Divider<Index>& size = d == args.dim ? args.size_at_dim[input] : args.sizes[d];
-        const auto [quotient, at] = size(rest);
-        from += static_cast<int64_t>(at) * args.strides[input][d];
-        to[i] += static_cast<int64_t>(at) * args.out_strides[d];
-        rest = quotient;
-      }
-      from += static_cast<int64_t>(rest) * args.strides[input][0];
-      to[i] += static_cast<int64_t>(rest) * args.out_strides[0];
-      if constexpr (converts) {
-        x[i] = load_one_as<T>(args.data[input], from, args.dtype[input]);
-      } else {
-        x[i] = static_cast<const T*>(args.data[input])[from];
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    if (to[i] >= 0) {
-      reinterpret_cast<T*>(args.out)[to[i]] = x[i];
-    }
-  }
-}
-
-// Grid: one block for each kThreads * kElements elements of each input.
-template <typename T, bool converts, typename Args>
-__global__ __launch_bounds__(kThreads,
-                             kMinBlocksPerSM) void cat_gather_kernel(const __grid_constant__ Args args) {
+__global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>) void cat_gather_kernel(
+    const __grid_constant__ Args args) {
   launch_dependents();
-  move_elements<T, converts>(args);
+  const auto [input, block] = find_input(args);
+  bool done = false;
+  if constexpr (!converts && sizeof(T) < 16) {
+    if (args.shape_of(input).by_packs) {
+      make_pack<T>(args, input, block);
+      done = true;
+    }
+  }
+  if (!done) {
+    move_elements<T, converts, kElements>(args, input, block);
+  }
   wait_for_previous_launches();
 }
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-int64_t numel_of(const CatStridedParams& p, const CatStrided& input) {
-  int64_t numel = 1;
-  for (int d = 0; d < p.dims; ++d) {
-    numel *= d == p.dim ? input.size_at_dim : p.sizes[d];
+bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
+  const int64_t size = p.element_size;
+  return !p.converts && size < 16 && input.strides[input.dims - 1] <= 1 &&
+         input.segment * size >= kPackedSegment &&
+         input.sizes[input.dims - 1] * size >= (size >= 4 ? kPackedRunOfWords : kPackedRun);
+}
+
+// The most packs that any segment of an input touches: where rows differ in phase, one more than its bytes
+// fill.
+int64_t packs_of(const CatGatherParams& p, const CatGatherInput& input) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(p.out) + input.begin * p.element_size;
+  const bool in_step = p.rows == 1 || p.row_size * p.element_size % 16 == 0;
+  const int64_t phase = in_step ? static_cast<int64_t>(first & 15) : 16 - p.element_size;
+  return ceil_div(phase + input.segment * p.element_size, int64_t{16});
+}
+
+int64_t items_of(const CatGatherParams& p, const CatGatherInput& input) {
+  return p.rows * (is_by_packs(p, input) ? packs_of(p, input) : input.segment);
+}
+
+// Whether one shape describes both. Packs depend on the place in the result too.
+bool share_shape(const CatGatherParams& p, const CatGatherInput& a, const CatGatherInput& b) {
+  return a.segment == b.segment && a.dims == b.dims && std::equal(a.sizes, a.sizes + a.dims, b.sizes) &&
+         std::equal(a.strides, a.strides + a.dims, b.strides) && items_of(p, a) == items_of(p, b);
+}
+
+// From the first element in memory to the end of the last.
+int64_t reach_of(const CatGatherInput& input) {
+  int64_t reach = 1;
+  for (int d = 0; d < input.dims; ++d) {
+    reach += (input.sizes[d] - 1) * input.strides[d];
   }
-  return numel;
+  return reach;
+}
+
+template <typename Index>
+constexpr int record_bytes(int dims) {
+  return static_cast<int>(sizeof(GatherShape<Index>)) + dims * static_cast<int>(sizeof(GatherDim<Index>));
+}
+
+template <typename Index>
+void write_record(unsigned char* to, const CatGatherParams& p, const CatGatherInput& input) {
+  GatherShape<Index> shape{};
+  shape.segment = Divider<Index>(static_cast<Index>(input.segment));
+  shape.packs = Divider<Index>(static_cast<Index>(packs_of(p, input)));
+  shape.items = static_cast<Index>(items_of(p, input));
+  shape.reach = static_cast<Index>(reach_of(input));
+  shape.dims = static_cast<uint32_t>(input.dims);
+  shape.by_packs = is_by_packs(p, input);
+  std::memcpy(to, &shape, sizeof(shape));
+  for (int d = 0; d < input.dims; ++d) {
+    const GatherDim<Index> dim{Divider<Index>(static_cast<Index>(input.sizes[d])),
+                               static_cast<Index>(input.strides[d])};
+    std::memcpy(to + record_bytes<Index>(d), &dim, sizeof(dim));
+  }
+}
+
+// Describes inputs from number `from` on, as many as the arguments hold; returns the blocks that they take.
+template <typename Args>
+int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int threads) {
+  using Index = typename Args::Index;
+  int record = 0;
+  int next_record = 0;
+  int64_t blocks = 0;
+  int64_t most = 0;
+  args.count = 0;
+  for (; args.count < Args::kInputs && from + args.count < p.count; ++args.count) {
+    const int i = args.count;
+    const CatGatherInput& input = p.inputs[from + i];
+    const bool by_packs = is_by_packs(p, input);
+    if (i == 0 || !share_shape(p, input, p.inputs[from + i - 1])) {
+      record = next_record;
+      next_record += record_bytes<Index>(input.dims);
+      if (next_record > Args::kRecordBytes) {
+        break;
+      }
+      write_record<Index>(args.records + record, p, input);
+    }
+    const int64_t more = ceil_div(items_of(p, input), int64_t{threads} * (by_packs ? 1 : kElements));
+    if (blocks + more > std::numeric_limits<int32_t>::max() / 2) {
+      break;
+    }
+    args.data[i] = input.data;
+    args.begin[i] = static_cast<Index>(input.begin);
+    args.first_block[i] = static_cast<uint32_t>(blocks);
+    args.shape[i] = static_cast<uint16_t>(record / 4);
+    args.dtype[i] = input.dtype;
+    blocks += more;
+    most = std::max(most, more);
+  }
+  // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
+  args.equal_blocks = most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
+  args.equal_shapes = record == 0;
+  args.blocks = Divider<uint32_t>(static_cast<uint32_t>(std::max<int64_t>(most, 1)));
+  return args.equal_blocks ? most * args.count : blocks;
 }
 
 template <typename T, bool converts, typename Args>
-cudaError_t launch_list(const CatStridedParams& p, LaunchSequence& sequence) {
-  using Index = typename Args::Index;
+cudaError_t launch_list(const CatGatherParams& p, int threads, LaunchSequence& sequence) {
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
-  constexpr int64_t kPerBlock = int64_t{kThreads} * kElements;
-
   Args args;
   args.out = static_cast<char*>(p.out);
-  args.dims = p.dims;
-  args.dim = p.dim;
-  for (int d = 0; d < p.dims; ++d) {
-    args.sizes[d] = Divider<Index>(static_cast<Index>(d == p.dim ? 1 : p.sizes[d]));
-    args.out_strides[d] = p.out_strides[d];
-  }
-  for (int64_t from = 0; from < p.count;) {
-    int64_t blocks = 0;
-    int count = 0;
-    for (; count < Args::kCapacity && from + count < p.count; ++count) {
-      const CatStrided& input = p.inputs[from + count];
-      const int64_t numel = numel_of(p, input);
-      const int64_t more = ceil_div(numel, kPerBlock);
-      if (blocks + more > std::numeric_limits<int32_t>::max()) {
-        break;
-      }
-      args.data[count] = input.data;
-      args.out_offset[count] = input.out_offset;
-      std::copy_n(input.strides, p.dims, args.strides[count]);
-      args.numel[count] = static_cast<Index>(numel);
-      args.size_at_dim[count] = Divider<Index>(static_cast<Index>(input.size_at_dim));
-      args.first_block[count] = static_cast<uint32_t>(blocks);
-      args.dtype[count] = input.dtype;
-      blocks += more;
-    }
-    if (count == 0) {  // more elements than any GPU holds
+  args.row_size = static_cast<typename Args::Index>(p.row_size);
+  for (int64_t from = 0; from < p.count; from += args.count) {
+    const int64_t blocks = describe_inputs(args, p, from, threads);
+    if (args.count == 0) {  // more elements than any GPU holds
       return cudaErrorInvalidValue;
     }
-    args.count = count;
     if (const cudaError_t error =
-            sequence.launch(cat_gather_kernel<T, converts, Args>, blocks, kThreads, args);
+            sequence.launch(cat_gather_kernel<T, converts, Args>, blocks, threads, args);
         error != cudaSuccess) {
       return error;
     }
-    from += count;
   }
   return cudaSuccess;
 }
 
+// What decides about the size of the arguments and of the blocks.
+struct Total {
+  int64_t record_bytes = 0;
+  int64_t threads = 0;
+  bool wide = false;
+};
+
+Total total_of(const CatGatherParams& p) {
+  // The last block's index goes beyond the end.
+  constexpr int64_t kLimit = kCatIndexLimit - int64_t{kMaxThreads} * kElements;
+  Total total;
+  total.wide = p.rows * p.row_size > kLimit;
+  for (int64_t i = 0; i < p.count; ++i) {
+    const CatGatherInput& input = p.inputs[i];
+    const int64_t items = items_of(p, input);
+    total.threads += is_by_packs(p, input) ? items : ceil_div(items, int64_t{kElements});
+    total.wide = total.wide || items > kLimit || reach_of(input) > kLimit;
+    if (i == 0 || !share_shape(p, input, p.inputs[i - 1])) {
+      total.record_bytes += record_bytes<uint32_t>(input.dims);
+    }
+  }
+  return total;
+}
+
 template <typename T, bool converts>
-cudaError_t launch_type(const CatStridedParams& p, LaunchSequence& sequence) {
-  using Small = Arguments<uint32_t, kSmallArgumentBytes>;
-  using Large = Arguments<uint32_t, kLargeArgumentBytes>;
-  using Wide = Arguments<uint64_t, kSmallArgumentBytes>;
-  static_assert(sizeof(Small) <= kSmallArgumentBytes && sizeof(Large) <= kLargeArgumentBytes &&
-                    sizeof(Wide) <= kSmallArgumentBytes,
+cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
+  using Tiny = GatherArguments<uint32_t, 16, kTinyArgumentBytes>;
+  using Small = GatherArguments<uint32_t, 128, kSmallArgumentBytes>;
+  using Large = GatherArguments<uint32_t, 1000, kLargeArgumentBytes>;
+  using Wide = GatherArguments<uint64_t, 48, kSmallArgumentBytes>;
+  static_assert(sizeof(Tiny) <= kTinyArgumentBytes && sizeof(Small) <= kSmallArgumentBytes &&
+                    sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
-  const bool wide = std::any_of(p.inputs, p.inputs + p.count, [&p](const CatStrided& input) {
-    // The last block's index goes beyond the end.
-    return numel_of(p, input) > kCatIndexLimit - kThreads * kElements;
-  });
-  if (wide) {
-    return launch_list<T, converts, Wide>(p, sequence);
+  static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
+  const Total total = total_of(p);
+  int threads = kMinThreads;
+  while (threads < kMaxThreads && total.threads > kBlocksPerSM * p.gpu.multiprocessors * threads) {
+    threads *= 2;
   }
-  if (p.count > Small::kCapacity && p.gpu.argument_bytes >= kLargeArgumentBytes) {
-    return launch_list<T, converts, Large>(p, sequence);
+  const auto fits = [&]<typename Args>(const Args*) {
+    return p.count <= Args::kInputs && total.record_bytes <= Args::kRecordBytes;
+  };
+  if (total.wide) {
+    return launch_list<T, converts, Wide>(p, threads, sequence);
   }
-  return launch_list<T, converts, Small>(p, sequence);
+  if constexpr (!converts) {
+    if (fits(static_cast<const Tiny*>(nullptr))) {
+      return launch_list<T, converts, Tiny>(p, threads, sequence);
+    }
+  }
+  if (fits(static_cast<const Small*>(nullptr)) || p.gpu.argument_bytes < kLargeArgumentBytes) {
+    return launch_list<T, converts, Small>(p, threads, sequence);
+  }
+  return launch_list<T, converts, Large>(p, threads, sequence);
 }
 
 }  // namespace
 
-cudaError_t launch_cat_gather(const CatStridedParams& params, LaunchSequence& sequence) {
+cudaError_t launch_cat_gather(const CatGatherParams& params, LaunchSequence& sequence) {
   return with_element_type(
       params.dtype, params.element_size, params.converts,
       [&](auto tag, auto converts) { return launch_type<decltype(tag), converts>(params, sequence); },

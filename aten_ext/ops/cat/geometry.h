@@ -76,7 +76,7 @@ struct CatGeometry {
   }
 };
 
-// An input that is no run.
+// An input of which the strides matter.
 struct CatStridedInput {
   c10::SmallVector<int64_t, 8> strides;  // in the order of the geometry; after merging, of what is left
   int64_t size_at_dim;
@@ -124,26 +124,55 @@ inline void merge_dimensions(CatGeometry& geometry, c10::ArrayRef<CatStridedInpu
   }
 }
 
-// A tile of a transpose is 64 or 32 elements long and wide: where there are fewer than this in either
-// direction, most of its threads would be idle.
+// A tile of a transpose is 64 or 32 elements long and wide, and its block takes as long for a part of one.
+// From this many elements on it is faster than elements one by one, which find what their neighbours in the
+// result have read in the L1.
+constexpr int64_t kTileEdge = 64;
 constexpr int64_t kMinTile = 8;
+constexpr int64_t kMinTileElements = 1024;
 
 // A dimension, in a merged geometry, along which the memory of an input runs and which is long enough for
 // tiles; -1: none.
 inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input) {
   const int last = static_cast<int>(geometry.sizes.size()) - 1;
-  const auto size = [&](int d) {
-    return static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+  const auto of_tile = [&](int d) {
+    return std::min(static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d],
+                    kTileEdge);
   };
-  if (input.strides[last] == 1 || size(last) < kMinTile) {
+  if (input.strides[last] == 1) {
     return -1;
   }
   for (int d = 0; d < last; ++d) {
-    if (input.strides[d] == 1 && size(d) >= kMinTile) {
+    if (input.strides[d] == 1 && of_tile(d) >= kMinTile && of_tile(last) >= kMinTile &&
+        of_tile(d) * of_tile(last) >= kMinTileElements) {
       return d;
     }
   }
   return -1;
+}
+
+// An input as a row-major array of dimensions of its own, as few as its memory allows, in the geometry's
+// order. `sizes` and `strides` have room for all of them; returns how many are left.
+inline int merge_input(const CatGeometry& geometry, c10::IntArrayRef strides, int64_t size_at_dim,
+                       int64_t* merged_sizes, int64_t* merged_strides) {
+  int count = 0;
+  for (size_t d = 0; d < geometry.sizes.size(); ++d) {
+    const int64_t size = d == geometry.dim ? size_at_dim : geometry.sizes[d];
+    if (size == 1) {
+      continue;
+    }
+    if (count > 0 && merged_strides[count - 1] == strides[d] * size) {
+      merged_sizes[count - 1] *= size;
+    } else {
+      merged_sizes[count++] = size;
+    }
+    merged_strides[count - 1] = strides[d];
+  }
+  if (count == 0) {  // one element
+    merged_sizes[count++] = 1;
+    merged_strides[0] = 1;
+  }
+  return count;
 }
 
 }  // namespace aten_ext

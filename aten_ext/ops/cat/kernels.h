@@ -37,9 +37,33 @@ struct CatRunsParams {
   CatGpu gpu;
 };
 
-// Any other input.
 constexpr int kCatMaxDims = 8;
 
+// An input of any strides: a row-major array of its own dimensions, merged where its memory allows it, of
+// which each row of the result takes the next `segment` elements.
+struct CatGatherInput {
+  const void* data;
+  int64_t begin;    // in a row of the result
+  int64_t segment;  // > 0
+  int dims;         // > 0, from the outermost to the innermost
+  int64_t sizes[kCatMaxDims];
+  int64_t strides[kCatMaxDims];
+  Dtype dtype;
+};
+
+struct CatGatherParams {
+  const CatGatherInput* inputs;  // [count], on the host
+  int64_t count;
+  void* out;         // [rows, row_size], of which what is no input's is left as it is
+  int64_t rows;      // > 0
+  int64_t row_size;  // > 0
+  int element_size;  // of the result, in bytes
+  Dtype dtype;       // of the result
+  bool converts;     // some input is of another
+  CatGpu gpu;
+};
+
+// An input of a transpose.
 struct CatStrided {
   const void* data;
   int64_t out_offset;            // of its first element in the result
@@ -54,7 +78,7 @@ struct CatStridedParams {
   void* out;
   int dims;                          // from the outermost in the memory of the result to the innermost
   int dim;                           // the one that inputs differ in
-  int tile_dim;                      // of a transpose: one with stride 1 in all inputs, not the last
+  int tile_dim;                      // one with stride 1 in all inputs, not the last
   int64_t sizes[kCatMaxDims];        // [dims]; that of `dim` is the inputs' own
   int64_t out_strides[kCatMaxDims];  // [dims]; the last is 1
   int element_size;                  // of the result, in bytes
@@ -70,11 +94,13 @@ struct CatStridedParams {
 cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence);
 // The same word by word, where that is faster; otherwise cudaErrorNotSupported, and nothing was launched.
 cudaError_t launch_cat_words(const CatRunsParams& params, LaunchSequence& sequence);
+// Words of `word` bytes, of contiguous inputs with few bytes each.
+cudaError_t launch_cat_tiny(const CatRunsParams& params, int word, LaunchSequence& sequence);
 // Inputs of the dtypes that Dtype names, converted.
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence);
 // Inputs that share a dimension `tile_dim`.
 cudaError_t launch_cat_transpose(const CatStridedParams& params, LaunchSequence& sequence);
-// Inputs of any strides.
-cudaError_t launch_cat_gather(const CatStridedParams& params, LaunchSequence& sequence);
+// Inputs of any strides, runs among them.
+cudaError_t launch_cat_gather(const CatGatherParams& params, LaunchSequence& sequence);
 
 }  // namespace aten_ext::cuda

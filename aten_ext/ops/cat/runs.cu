@@ -2,9 +2,9 @@
 //
 //   out[r, begin_i + k] = in_i[r, k]        0 <= r < rows, 0 <= k < run_i, begin_i = run_0 + ... + run_(i-1)
 //
-// Shapes, in bytes: in_i is [rows, run_i], rows `row_stride_i` apart; the result is [rows, row_bytes]. Words
-// (words.cu) are faster where they fit. This kernel takes everything: any alignment, positions of 64 bits,
-// rows that are apart, results of which another launch fills a part.
+// Shapes, in bytes: in_i is [rows, run_i], contiguous; the result is [rows, row_bytes]. Words
+// (words.cu) are faster where they fit. This kernel takes any alignment, positions of 64 bits and results of
+// which another launch fills a part; rows that are apart go on to gather.cu.
 //
 // Bytes: 2 * rows * row_bytes; memory is the limit. A thread makes two aligned vectors of 16 bytes of the
 // result. It finds the row by a division and the run by a search in the begins, which travel in the kernel's
@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "core/launch_sequence.h"
 #include "core/math.h"
@@ -44,14 +45,12 @@ constexpr int kTinyArgumentBytes = 1024;
 
 // ---- arguments ---------------------------------------------------------------------------------------
 
-// Positions in a row, and in the result where it is small enough, are Offset. `strided`: rows of the inputs
-// need not follow each other.
-template <typename Offset_, bool strided, int bytes>
-struct Arguments {
+// Positions in a row, and in the result where it is small enough, are Offset.
+template <typename Offset_, int bytes>
+struct RunsArguments {
   using Offset = Offset_;
-  static constexpr bool kStrided = strided;
   static constexpr int kHints = bytes > kSmallArgumentBytes ? 256 : bytes > kTinyArgumentBytes ? 64 : 8;
-  static constexpr int kBytesPerInput = sizeof(void*) + sizeof(Offset) + (strided ? sizeof(int64_t) : 0);
+  static constexpr int kBytesPerInput = sizeof(void*) + sizeof(Offset);
   static constexpr int kOtherBytes = 128 + (kHints + 1) * sizeof(uint16_t);
   static constexpr int kCapacity = (bytes - kOtherBytes) / kBytesPerInput;
 
@@ -67,7 +66,6 @@ struct Arguments {
   bool equal_runs;
   const char* data[kCapacity];
   Offset begin[kCapacity + 1];  // of the run in a row; the last is the end of all
-  int64_t row_stride[strided ? kCapacity : 1];
   // hint[i]: the run at position begin[0] + (i << hint_shift).
   uint16_t hint[kHints + 1];
 };
@@ -124,10 +122,9 @@ template <typename Args>
 __device__ __forceinline__ const char* source(const Args& args, int run, int64_t row,
                                               typename Args::Offset at, Extent& extent) {
   const int64_t size = args.begin[run + 1] - args.begin[run];
-  const int64_t stride = Args::kStrided ? args.row_stride[run] : size;
   const char* const data = args.data[run];
-  extent = {data, data + (args.rows - 1) * stride + size};
-  return data + row * stride + (at - args.begin[run]);
+  extent = {data, data + args.rows * size};
+  return data + row * size + (at - args.begin[run]);
 }
 
 // A vector that is on a boundary of runs, at the end of the result or of an input, or partly not ours.
@@ -233,9 +230,6 @@ void describe_runs(Args& args, const CatRunsParams& p, int64_t from, int count) 
     args.data[i] = static_cast<const char*>(run.data);
     args.begin[i] = static_cast<Offset>(run.begin * p.element_size);
     args.equal_runs = args.equal_runs && run.size == p.runs[from].size;
-    if constexpr (Args::kStrided) {
-      args.row_stride[i] = run.row_stride * p.element_size;
-    }
   }
   const CatRun& last = p.runs[from + count - 1];
   args.begin[count] = static_cast<Offset>((last.begin + last.size) * p.element_size);
@@ -297,14 +291,19 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   return cudaSuccess;
 }
 
-template <int unit, typename Offset, bool strided>
-cudaError_t launch_size(const CatRunsParams& p, LaunchSequence& sequence) {
-  using Tiny = Arguments<Offset, strided, kTinyArgumentBytes>;
-  using Small = Arguments<Offset, strided, kSmallArgumentBytes>;
-  using Large = Arguments<Offset, strided, kLargeArgumentBytes>;
+template <int unit>
+cudaError_t launch_unit(const CatRunsParams& p, LaunchSequence& sequence) {
+  using Tiny = RunsArguments<uint32_t, kTinyArgumentBytes>;
+  using Small = RunsArguments<uint32_t, kSmallArgumentBytes>;
+  using Large = RunsArguments<uint32_t, kLargeArgumentBytes>;
+  using Wide = RunsArguments<uint64_t, kSmallArgumentBytes>;
   static_assert(sizeof(Tiny) <= kTinyArgumentBytes && sizeof(Small) <= kSmallArgumentBytes &&
-                    sizeof(Large) <= kLargeArgumentBytes,
+                    sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
+  // A vector may begin 15 bytes before the result and end 15 after it.
+  if (p.rows * p.row_size * p.element_size > kCatIndexLimit - 31) {
+    return launch_list<unit, Wide>(p, sequence);
+  }
   if (p.count <= Tiny::kCapacity) {
     return launch_list<unit, Tiny>(p, sequence);
   }
@@ -314,24 +313,55 @@ cudaError_t launch_size(const CatRunsParams& p, LaunchSequence& sequence) {
   return launch_list<unit, Small>(p, sequence);
 }
 
-template <int unit>
-cudaError_t launch_unit(const CatRunsParams& p, LaunchSequence& sequence) {
-  // A vector may begin 15 bytes before the result and end 15 after it.
-  const bool small = p.rows * p.row_size * p.element_size <= kCatIndexLimit - 31;
-  const bool strided = std::any_of(p.runs, p.runs + p.count, [](const CatRun& run) {
-    return run.data != nullptr && run.row_stride != run.size;
-  });
-  if (small && !(strided && p.rows > 1)) {
-    return launch_size<unit, uint32_t, false>(p, sequence);
+// ---- other kernels -----------------------------------------------------------------------------------
+
+bool has_rows_apart(const CatRunsParams& p) {
+  return p.rows > 1 && std::any_of(p.runs, p.runs + p.count, [](const CatRun& run) {
+           return run.data != nullptr && run.row_stride != run.size;
+         });
+}
+
+cudaError_t launch_gather(const CatRunsParams& p, LaunchSequence& sequence) {
+  std::vector<CatGatherInput> inputs;
+  inputs.reserve(static_cast<size_t>(p.count));
+  for (int64_t i = 0; i < p.count; ++i) {
+    const CatRun& run = p.runs[i];
+    if (run.data != nullptr) {
+      const bool one = p.rows == 1 || run.row_stride == run.size;
+      inputs.push_back({run.data,
+                        run.begin,
+                        run.size,
+                        one ? 1 : 2,
+                        {one ? p.rows * run.size : p.rows, run.size},
+                        {one ? 1 : run.row_stride, 1},
+                        run.dtype});
+    }
   }
-  return launch_size<unit, uint64_t, true>(p, sequence);
+  return launch_cat_gather({inputs.data(), static_cast<int64_t>(inputs.size()), p.out, p.rows, p.row_size,
+                            p.element_size, p.dtype, false, p.gpu},
+                           sequence);
 }
 
 }  // namespace
 
-cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence) {
+cudaError_t launch_cat_runs(const CatRunsParams& given, LaunchSequence& sequence) {
+  CatRunsParams params = given;
+  CatRun whole = *given.runs;
+  const bool one_array =
+      params.count == 1 && whole.data != nullptr && (params.rows == 1 || whole.row_stride == whole.size);
+  if (one_array) {
+    whole.size = whole.row_stride = params.row_size = params.rows * params.row_size;
+    params.runs = &whole;
+    params.rows = 1;
+  }
   if (const cudaError_t error = launch_cat_words(params, sequence); error != cudaErrorNotSupported) {
     return error;
+  }
+  if (one_array) {
+    return sequence.copy(params.out, whole.data, whole.size * params.element_size);
+  }
+  if (has_rows_apart(params)) {
+    return launch_gather(params, sequence);
   }
   // Of runs of bytes, the element size matters at their ends only: addresses are multiples of it.
   switch (params.element_size) {

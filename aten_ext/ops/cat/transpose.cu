@@ -39,7 +39,7 @@ constexpr int kMinBlocksPerSM = converts ? 5 : 8;
 // ---- arguments ---------------------------------------------------------------------------------------
 
 template <int bytes>
-struct Arguments {
+struct TransposeArguments {
   static constexpr int kBytesPerInput = sizeof(void*) + 2 * sizeof(int64_t) + kCatMaxDims * sizeof(int64_t) +
                                         sizeof(Divider<uint32_t>) + sizeof(uint32_t) + sizeof(Dtype);
   static constexpr int kBytesPerDim = 2 * sizeof(int64_t) + sizeof(Divider<uint32_t>);
@@ -247,7 +247,7 @@ int64_t count_tiles(const CatStridedParams& p, const CatStrided& input) {
 
 template <typename T, bool converts, int bytes>
 cudaError_t launch_list(const CatStridedParams& p, LaunchSequence& sequence) {
-  using Args = Arguments<bytes>;
+  using Args = TransposeArguments<bytes>;
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
 
@@ -295,7 +295,8 @@ cudaError_t launch_list(const CatStridedParams& p, LaunchSequence& sequence) {
 
 template <typename T, bool converts>
 cudaError_t launch_type(const CatStridedParams& p, LaunchSequence& sequence) {
-  if (p.count > Arguments<kSmallArgumentBytes>::kCapacity && p.gpu.argument_bytes >= kLargeArgumentBytes) {
+  if (p.count > TransposeArguments<kSmallArgumentBytes>::kCapacity &&
+      p.gpu.argument_bytes >= kLargeArgumentBytes) {
     return launch_list<T, converts, kLargeArgumentBytes>(p, sequence);
   }
   return launch_list<T, converts, kSmallArgumentBytes>(p, sequence);

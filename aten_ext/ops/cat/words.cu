@@ -6,7 +6,7 @@
 // the largest power of two, from 1 to 16 bytes, that all addresses, runs and strides are multiples of. So no
 // word is in two runs, and every word is aligned. What is left to runs.cu: positions beyond 32 bits, many
 // inputs with rows apart, results that other kernels fill too, and long runs of single bytes, or pairs, out
-// of step.
+// of step. Many tiny inputs go on to tiny.cu.
 //
 // Bytes: 2 * rows * words * word; memory is the limit, 4.24 TB/s on an H200. Small calls are limited by
 // latency: with one row of 16-byte words a thread executes 20 instructions and the arguments of two inputs
@@ -38,7 +38,10 @@ constexpr int64_t kLongRow = 2048;        // this long: or each line of an input
 constexpr int64_t kLongWords = 640;       // from here runs of 4-byte words are made in a line
 constexpr int64_t kLongHalfWords = 8192;  // from here runs of 2-byte words are left to runs.cu,
 constexpr int64_t kLongBytes = 2048;      // and from here those of bytes,
-constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row
+constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row,
+constexpr int64_t kSmallLine = 1 << 16;   // of one input or longer than this in all;
+constexpr int64_t kTinyInput = 128;       // and more than a few inputs of up to this are left to tiny.cu,
+constexpr int64_t kLargestTiny = 512;     // where none is larger than this
 
 // ---- kernels -----------------------------------------------------------------------------------------
 
@@ -359,12 +362,23 @@ int common_word(const CatRunsParams& p) {
   return most * p.element_size / word <= kCatIndexLimit - kBeyond ? word : 0;
 }
 
+// Inputs that are so many and so small that a thread, or a warp, would look up many of them.
+bool are_tiny(const CatRunsParams& p) {
+  return p.count > EightRuns::kCapacity && p.rows * p.row_size * p.element_size <= p.count * kTinyInput &&
+         std::all_of(p.runs, p.runs + p.count,
+                     [&p](const CatRun& run) { return p.rows * run.size * p.element_size <= kLargestTiny; });
+}
+
 }  // namespace
 
 cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
   const int word = common_word(p);
+  if (word != 0 && are_tiny(p)) {
+    return launch_cat_tiny(p, word, sequence);
+  }
   const int64_t run = p.row_size * p.element_size / p.count;
   const bool one_row = p.rows == 1;
+  const bool is_small = p.count > 1 && p.row_size * p.element_size <= kSmallLine;
   switch (word) {
     case 16:
       if (one_row) {
@@ -385,8 +399,8 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       return one_row ? cudaErrorNotSupported : launch<Columns<4, 1, 4>>(p, sequence);
     case 2:
       if (one_row) {
-        return run < kLongInOneLine && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
-                                                      : cudaErrorNotSupported;
+        return (run < kLongInOneLine || is_small) && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
+                                                                    : cudaErrorNotSupported;
       }
       if (in_packs(p, 4)) {
         return launch<Columns<2, 2, 4, true>>(p, sequence);
@@ -394,8 +408,8 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       return run < kLongHalfWords ? launch<Columns<2, 1, 8>>(p, sequence) : cudaErrorNotSupported;
     case 1:
       if (one_row) {
-        return run < kLongInOneLine && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
-                                                     : cudaErrorNotSupported;
+        return (run < kLongInOneLine || is_small) && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
+                                                                   : cudaErrorNotSupported;
       }
       if (in_packs(p, 4)) {
         return launch<Columns<1, 4, 4, true>>(p, sequence);

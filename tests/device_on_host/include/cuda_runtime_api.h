@@ -7,6 +7,7 @@
 #include <cstring>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "../runtime.h"
@@ -141,7 +142,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const std::tuple<std::decay_t<Parameters>...> copies(std::forward<Arguments>(arguments)...);
   static_assert(sizeof(copies) <= 32764, "kernel arguments too large");
   return device_on_host::launch(
-      *config, {reinterpret_cast<const void*>(kernel), [&copies, kernel] { std::apply(kernel, copies); }});
+      *config, {reinterpret_cast<const void*>(kernel), [&copies, kernel] { std::apply(kernel, copies); },
+                typeid(void (*)(Parameters...)).name()});
 }
 
 }  // namespace device_on_host::api

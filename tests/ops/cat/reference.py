@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 import aten_ext
+from gpus import ARCHITECTURES
 from strategies import random_bits
 
 REAL = (
@@ -40,9 +42,11 @@ COPIED = (
 """Dtypes that are copied."""
 KERNELS = (
     "ops/cat/cuda.cpp",
-    *(f"ops/cat/{part}.cu" for part in ("runs", "words", "convert", "transpose", "gather")),
+    *(f"ops/cat/{part}.cu" for part in ("runs", "words", "tiny", "convert", "transpose", "gather")),
 )
 """The sources of cat on CUDA."""
+FEW_MULTIPROCESSORS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
+"""A GPU on which small transposes are worth tiles already."""
 FEW = 63
 MANY = 64
 """Inputs that are few to the policy on CPU, and as many as it takes."""
@@ -115,3 +119,14 @@ def assert_ran(device: str, name: str = "cat", calls: int = 1) -> None:
     """Ours ran so often, and nothing went upstream."""
     counts = aten_ext.counts(device.upper())[name]
     assert (counts.ran, dict(counts.declined)) == (calls, {})
+
+
+def kernels(launched: Sequence[str]) -> list[str]:
+    """Which of the kernels each launch on the emulator was of, by the types of its arguments."""
+    spelled = {
+        f"{name}Arguments": name.lower() for name in ("Gather", "Transpose", "Runs", "Convert", "Tiny")
+    }
+    spelled |= {"FewRuns": "words", "ManyRuns": "words"}
+    found = [[kernel for text, kernel in spelled.items() if text in arguments] for arguments in launched]
+    assert all(len(kernel) == 1 for kernel in found), launched
+    return [kernel[0] for kernel in found]

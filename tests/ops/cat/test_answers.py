@@ -13,7 +13,19 @@ from hypothesis import given
 
 import aten_ext
 from device_on_host import library
-from ops.cat.reference import CONVERTED, COPIED, KERNELS, assert_same, bits, compare, outcome, upstream
+from gpus import pretended
+from ops.cat.reference import (
+    CONVERTED,
+    COPIED,
+    FEW_MULTIPROCESSORS,
+    KERNELS,
+    assert_same,
+    bits,
+    compare,
+    kernels,
+    outcome,
+    upstream,
+)
 from strategies import fixture_is_fine, random_bits
 
 on_host = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -298,7 +310,10 @@ def test_the_dtype_on_host(tensors: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_pairs_of_a_transpose_at_odd_addresses(first: int, offset: int) -> None:
-    """Tiles of 64 x 64, every stride even: the result begins `offset` elements in, after `first` columns."""
+    """Tiles of 64 x 64, every stride even: the result begins `offset` elements in, after `first` columns.
+
+    The emulator ends the process where an address is odd.
+    """
     library.load("cat", *KERNELS)
     tensors = [random_bits(64 * n, torch.int16, n).view(n, 64).t() for n in (64, 128)]
     pad = [random_bits(64 * first, torch.int16, 7).view(first, 64).t()] if first else []
@@ -307,5 +322,9 @@ def test_pairs_of_a_transpose_at_odd_addresses(first: int, offset: int) -> None:
     assert expected.stride(0) % 2 == 0
     storage = torch.full((expected.numel() + 4,), 7, dtype=torch.int16)
     out = storage[offset : offset + expected.numel()].view(expected.shape)
-    torch.ops.aten_ext_on_host.cat.out([*pad, *tensors, *extra], 1, out=out)
+    ops = torch.ops.aten_ext_on_host_cat
+    with pretended(FEW_MULTIPROCESSORS, ops.set_gpu):
+        ops.launched()
+        torch.ops.aten_ext_on_host.cat.out([*pad, *tensors, *extra], 1, out=out)
+    assert "transpose" in kernels(ops.launched())
     assert torch.equal(out, expected)

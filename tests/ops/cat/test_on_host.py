@@ -8,6 +8,7 @@ Positions of 64 bits, which take results above 4 GB, are tested by the same test
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,15 @@ from hypothesis import given
 import aten_ext
 from device_on_host import library
 from gpus import OTHERS, pretended
-from ops.cat.reference import CONVERTED, COPIED, KERNELS, assert_same, upstream
+from ops.cat.reference import (
+    CONVERTED,
+    COPIED,
+    FEW_MULTIPROCESSORS,
+    KERNELS,
+    assert_same,
+    kernels,
+    upstream,
+)
 from paths import TESTS
 from strategies import Concatenation, concatenations, fixture_is_fine, random_bits
 
@@ -65,14 +74,22 @@ def test_mixed_dtypes(call: Concatenation, order: tuple[int, int]) -> None:
     check(call.make("cpu"), call.dim, order)
 
 
+def check_tiles(tensors: Sequence[torch.Tensor], dim: int, kernels_: Sequence[str] = ("transpose",)) -> None:
+    """The same where small transposes are made by tiles."""
+    ops = torch.ops.aten_ext_on_host_cat
+    with pretended(FEW_MULTIPROCESSORS, ops.set_gpu):
+        ops.launched()
+        check(tensors, dim)
+        assert set(kernels(ops.launched())) == set(kernels_)
+
+
 @pytest.mark.parametrize("dtype", COPIED, ids=str)
-@pytest.mark.parametrize("transposed", [False, True])
-def test_every_dtype(dtype: torch.dtype, transposed: bool) -> None:
+def test_every_dtype(dtype: torch.dtype) -> None:
     tensors = [random_bits(35 * n, dtype, n).view(35, n) for n in (3, 70, 16)]
-    if transposed:
-        tensors = [t.t().contiguous().t() for t in tensors]
     check(tensors, 1)
     check([t[:, ::2] for t in tensors], 1)
+    check([t.t().contiguous().t() for t in tensors], 1)
+    check_tiles([random_bits(35 * n, dtype, n).view(n, 35).t() for n in (33, 70, 64)], 1)
 
 
 @pytest.mark.parametrize("to", CONVERTED, ids=str)
@@ -82,24 +99,28 @@ def test_every_conversion(to: torch.dtype, kind: str) -> None:
     sources = [d for d in CONVERTED if torch.promote_types(d, to) == to and d != to]
     tensors = []
     for i, dtype in enumerate([to, *sources]):
-        numel = 37 * (9 + i)
+        n = 31 + i
+        numel = 37 * n
         if kind == "transposed":
-            tensors.append(random_bits(numel, dtype, i).view(9 + i, 37).t())
+            tensors.append(random_bits(numel, dtype, i).view(n, 37).t())
         elif kind == "strided":
             tensors.append(random_bits(2 * numel, dtype, i).view(37, -1)[:, ::2])
         else:
             offset = 1 if kind == "misaligned" else 0
-            tensors.append(random_bits(numel + offset, dtype, i)[offset:].view(37, 9 + i))
+            tensors.append(random_bits(numel + offset, dtype, i)[offset:].view(37, n))
     check(tensors, 1)
     check([t.t() for t in tensors], 0)
+    if kind == "transposed":
+        check_tiles(tensors, 1)
 
 
 # Inputs about those that fit kernel arguments of 1, 4 and 32 KB, in each kernel.
 @pytest.mark.parametrize("count", [60, 74, 75, 281, 282, 283, 700, 2676, 2677, 5400])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("equal", [True, False])
-def test_many_runs(count: int, rows: int, equal: bool) -> None:
-    sizes = [7 if equal else 1 + 13 * i % 19 for i in range(count)]
+@pytest.mark.parametrize("size", [7, 34], ids=["tiny", "not tiny"])
+def test_many_runs(count: int, rows: int, equal: bool, size: int) -> None:
+    sizes = [size if equal else size - 6 + 13 * i % 19 for i in range(count)]
     check([random_bits(rows * n, torch.float32, n).view(rows, n) for n in sizes], 1)
 
 
@@ -115,6 +136,7 @@ def test_many_others(count: int, kind: str) -> None:
         tensors = [random_bits(6 * n, torch.int32, n).view(3, 2 * n)[:, ::2] for n in sizes[:500]]
     else:
         tensors = [random_bits(8 * n, torch.int16, n).view(n, 8).t() for n in sizes[:500]]
+        check_tiles([random_bits(16 * (n + 56), torch.int16, n).view(-1, 16).t() for n in sizes[:500]], 1)
     check(tensors, 1)
 
 
@@ -135,6 +157,9 @@ def test_small_arguments_of_old_drivers() -> None:
         check([t[:, ::2] for t in tensors], 1)
         check([t.view(torch.int16) if i % 2 else t for i, t in enumerate(tensors)], 1)
         check([t.view(-1, 3).repeat(1, 4).t() for t in tensors], 1)
+    narrow = dataclasses.replace(FEW_MULTIPROCESSORS, argument_bytes=4096)
+    with pretended(narrow, torch.ops.aten_ext_on_host_cat.set_gpu):
+        check([random_bits(1024 + 16 * (i % 3), torch.int32, i).view(-1, 16).t() for i in range(90)], 1)
 
 
 @pytest.mark.parametrize("offset", range(0, 20))
@@ -161,7 +186,8 @@ def test_runs_of_words(size: int, dtype: torch.dtype, rows: int) -> None:
 @pytest.mark.parametrize("count", [8, 9, 300, 700])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
+@pytest.mark.parametrize("more", [0, 128], ids=["tiny", "not tiny"])
+def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int, more: int) -> None:
     """Of one length or not, in step or not, in one launch or several."""
     for sizes in (
         [4] * count,
@@ -169,12 +195,13 @@ def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int) -> None:
         [1 + i % 7 for i in range(count)],
         [4 + i % 3 * 4 for i in range(count)],
     ):
-        check([random_bits(rows * n, dtype, n).view(rows, n) for n in sizes], 1)
+        longer = [n + more // dtype.itemsize for n in sizes]
+        check([random_bits(rows * n, dtype, n).view(rows, n) for n in longer], 1)
 
 
 # Long runs of bytes out of step, and results that begin between words, are made by runs.cu.
 @pytest.mark.parametrize("offset", range(0, 20))
-@pytest.mark.parametrize("run", [4097, 8201])
+@pytest.mark.parametrize("run", [4097, 8201, 33001])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
     first = random_bits(rows * run + offset, torch.uint8, 1)[offset:].view(rows, run)
@@ -184,13 +211,18 @@ def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("offset", [1, 3, 5, 7])
 @pytest.mark.parametrize("count", [9, 400])
-def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int) -> None:
+@pytest.mark.parametrize("kernel", ["tiny", "runs"])
+def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int, kernel: str) -> None:
     """Runs shorter and longer than a vector; nothing beside the result is touched."""
     tensors = [random_bits(1 + 13 * i % 37, dtype, i) for i in range(count)]
+    if kernel == "runs":
+        tensors.insert(3, random_bits(601, dtype, 0))  # too long for a warp
     expected = upstream(lambda: torch.cat(tensors))
     storage = torch.full((expected.numel() + 20,), 7, dtype=dtype)
     out = storage[offset : offset + expected.numel()]
+    torch.ops.aten_ext_on_host_cat.launched()
     torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+    assert set(kernels(torch.ops.aten_ext_on_host_cat.launched())) == {kernel}
     assert_same(out.clone(), expected)
     assert (storage[:offset] == 7).all() and (storage[offset + out.numel() :] == 7).all()
 
@@ -204,6 +236,12 @@ def test_tiles(dtype: torch.dtype, n: int, offset: int) -> None:
     check(tensors, 1)
     check([t[None].expand(2, -1, -1) for t in tensors], 2)
     check([t.t() for t in tensors], 0)
+    if n >= 31:
+        tiles = [t for t in tensors if t.shape[1] >= 64]
+        check_tiles(tiles, 1)
+        check_tiles([tiles[0], tiles[2]], 1)  # a result with rows of an even number of elements
+        check_tiles([t[None].expand(2, -1, -1) for t in tiles], 2)
+        check_tiles([*tensors, *tiles, *tiles], 1, ("gather", "transpose"))
 
 
 @pytest.mark.parametrize("out_offset", [0, 1, 2, 3])
