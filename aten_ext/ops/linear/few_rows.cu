@@ -101,7 +101,7 @@ __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
 
 // Whether a row of mat1 has numbers so small that a part of them, or all, is none of bf16's. Whole warps.
 // Called, because inlined it costs the whole kernel up to 28 registers.
-__device__ __noinline__ bool has_tiny(const float* x, int K) {
+__device__ __attribute__((noinline)) bool has_tiny(const float* x, int K) {
   uint32_t least = UINT32_MAX;  // of the sizes as bits; a zero wraps around and is the largest
 #pragma unroll 4
   for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < K; k += 32 * 4) {
