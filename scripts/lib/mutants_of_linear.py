@@ -74,15 +74,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: what one row says holds for all",
         _KERNEL,
-        "row == zeros_row ? zeros_are_tiny : has_tiny(p, row);",
-        "zeros_row >= 0 ? zeros_are_tiny : has_tiny(p, row);",
+        "row == zeros_row ? zeros_are_tiny : has_tiny(x, p.K);",
+        "zeros_row >= 0 ? zeros_are_tiny : has_tiny(x, p.K);",
         (f"{_SMALL}::test_small_rows_among_others", f"{_SMALL}::test_one_small_number_among_zeros"),
     ),
     (
         "linear: the end of a row is not looked at",
         _KERNEL,
-        "32 * 4; k < p.K; k += 32 * 4) {",
-        "32 * 4; k < p.K - 4; k += 32 * 4) {",
+        "32 * 4; k < K; k += 32 * 4) {",
+        "32 * 4; k < K - 4; k += 32 * 4) {",
         (f"{_SMALL}::test_one_small_number_among_zeros",),
     ),
     (

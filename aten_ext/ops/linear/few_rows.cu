@@ -100,11 +100,11 @@ __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
 }
 
 // Whether a row of mat1 has numbers so small that a part of them, or all, is none of bf16's. Whole warps.
-__device__ bool has_tiny(const LinearParams& p, int m) {
-  const auto* x = static_cast<const float*>(p.mat1) + m * p.mat1_stride;
+// Called, because inlined it costs the whole kernel up to 28 registers.
+__device__ __attribute__((noinline)) bool has_tiny(const float* x, int K) {
   uint32_t least = UINT32_MAX;  // of the sizes as bits; a zero wraps around and is the largest
 #pragma unroll 4
-  for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < p.K; k += 32 * 4) {
+  for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < K; k += 32 * 4) {
     float part[4];
     load_vector<float>(part, x + k);
 #pragma unroll
@@ -149,7 +149,8 @@ __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearPar
       again &= again - 1;
       const int row = __shfl_sync(0xffffffff, m, which);
       if ((zeros >> which & 1) != 0) {
-        zeros_are_tiny = row == zeros_row ? zeros_are_tiny : has_tiny(p, row);
+        const auto* x = static_cast<const float*>(p.mat1) + row * p.mat1_stride;
+        zeros_are_tiny = row == zeros_row ? zeros_are_tiny : has_tiny(x, p.K);
         zeros_row = row;
         if (!zeros_are_tiny) {  // nor are the other zeros of this row
           again &= ~(zeros & __ballot_sync(0xffffffff, m == row));
