@@ -14,8 +14,9 @@
 namespace aten_ext {
 namespace {
 
-// Of a cell that was measured on this GPU: more than the noise of a measurement.
-constexpr int kLeastHere = 102;
+// Of a cell that was measured on this GPU: the noise of a measurement, and what a layer between two cells may
+// differ from both by.
+constexpr int kLeastHere = 105;
 // Of a cell that was measured on another.
 constexpr int kLeastElsewhere = 130;
 
@@ -81,15 +82,16 @@ Evidence decide(const Tables& known, TableFamily family, const Gpu& gpu) {
     }
   }
   if (best == nullptr) {
-    return {nullptr, 0, "no table"};
+    return {nullptr, 0, 0, "no table"};
   }
   if (is_of(*best, gpu)) {
-    return {best->percent.data(), kLeastHere,
+    return {best->percent.data(), kLeastHere, kLeastElsewhere,
             best->of_user ? "measured on this GPU" : "measured on such a GPU (" + best->gpu + ")"};
   }
   const std::string margin =
       std::to_string(kLeastElsewhere / 100) + "." + std::to_string(kLeastElsewhere % 100 / 10);
-  return {best->percent.data(), kLeastElsewhere, "nearest: " + best->gpu + ", margin " + margin + " asked"};
+  return {best->percent.data(), kLeastElsewhere, kLeastElsewhere,
+          "nearest: " + best->gpu + ", margin " + margin + " asked"};
 }
 
 }  // namespace

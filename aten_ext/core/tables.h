@@ -32,6 +32,7 @@ struct Evidence {
   const uint8_t* percent;
   // The least percentage that counts as faster: it covers noise, or the distance to another GPU.
   int least;
+  int least_beyond;  // the same for what is larger than anything measured
   // "measured on this GPU", "nearest: NVIDIA H200, margin 1.3 asked", "no table".
   std::string source;
 };

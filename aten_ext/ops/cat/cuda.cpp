@@ -6,6 +6,7 @@
 #include "core/gpu.h"
 #include "ops/cat/inputs.h"
 #include "ops/cat/overrides.h"
+#include "ops/cat/small.h"
 
 namespace aten_ext {
 namespace {
@@ -31,8 +32,10 @@ C10_ALWAYS_INLINE const char* decline_on_cuda(const at::ITensorListRef& tensors,
   if (found.valid == nullptr || found.numel() == 0) {
     return "result without elements";
   }
-  return !found.contiguous && found.valid->dim() > kMaxDims ? "more than 8 dimensions, not contiguous"
-                                                            : nullptr;
+  if (!found.contiguous && found.valid->dim() > kMaxDims) {
+    return "more than 8 dimensions, not contiguous";
+  }
+  return decline_small_cat(tensors, found);
 }
 
 CatPlan plan_of(const CatInputs& found, bool all_runs) {

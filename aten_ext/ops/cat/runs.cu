@@ -344,21 +344,14 @@ cudaError_t launch_gather(const CatRunsParams& p, LaunchSequence& sequence) {
 
 }  // namespace
 
-cudaError_t launch_cat_runs(const CatRunsParams& given, LaunchSequence& sequence) {
-  CatRunsParams params = given;
-  CatRun whole = *given.runs;
-  const bool one_array =
-      params.count == 1 && whole.data != nullptr && (params.rows == 1 || whole.row_stride == whole.size);
-  if (one_array) {
-    whole.size = whole.row_stride = params.row_size = params.rows * params.row_size;
-    params.runs = &whole;
-    params.rows = 1;
+cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence) {
+  const CatRun& whole = *params.runs;
+  if (params.count == 1 && whole.data != nullptr && (params.rows == 1 || whole.row_stride == whole.size)) {
+    // As upstream does: no kernel of ours is shorter.
+    return sequence.copy(params.out, whole.data, params.rows * params.row_size * params.element_size);
   }
   if (const cudaError_t error = launch_cat_words(params, sequence); error != cudaErrorNotSupported) {
     return error;
-  }
-  if (one_array) {
-    return sequence.copy(params.out, whole.data, whole.size * params.element_size);
   }
   if (has_rows_apart(params)) {
     return launch_gather(params, sequence);

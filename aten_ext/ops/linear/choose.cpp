@@ -179,9 +179,9 @@ const char* decline_by_table(const Evidence& table, const LinearCall& call, cons
                                                : crossover::Layout::Transposed;
   const crossover::Layer layer{call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, call.bias != nullptr,
                                layout};
-  return crossover::least_percent(table.percent, layer) < table.least
-             ? "shape that upstream multiplies faster"
-             : nullptr;
+  const int least = crossover::is_beyond(layer) ? table.least_beyond : table.least;
+  return crossover::least_percent(table.percent, layer) < least ? "shape that upstream multiplies faster"
+                                                                : nullptr;
 }
 
 Choice<LinearPlan> choose_linear(const LinearCall& call) {

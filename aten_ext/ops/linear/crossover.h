@@ -3,7 +3,7 @@
 //
 // The table's axes: dtype, bias, layout, rows, columns n, depth k. A size between two of an axis has both as
 // neighbours, and all of a layer's neighbours must be faster, so that nothing is read into a gap. Sizes
-// beyond an end stand at the end.
+// beyond an end stand at the end, with a margin.
 #pragma once
 
 #include <algorithm>
@@ -67,6 +67,13 @@ constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
                       static_cast<size_t>(layer.layout);
   return ((kind * kRows + static_cast<size_t>(rows)) * kColumns + static_cast<size_t>(columns)) * kDepths +
          static_cast<size_t>(depth);
+}
+
+// Whether a layer has more columns or depth than the table: its tiles are more than those that were measured.
+constexpr bool is_beyond(const Layer& layer) {
+  constexpr int kLastColumn = (kColumns - 1) / 2;
+  constexpr int kLastDepth = (kDepths - 1) / 2 + kFirstDepth;
+  return layer.n > int64_t{1} << kLastColumn || layer.k > int64_t{1} << kLastDepth;
 }
 
 // Upstream's time / ours in percent, of the neighbour where it is least.

@@ -66,8 +66,13 @@ class EarlyBias {
   T first_{};
 };
 
-// One decision for all of a thread's results: a branch for each takes longer than what it decides.
-template <int count>
+// One decision for all of a thread's results: a branch for each takes longer than what it decides. T is the
+// dtype of the tensors.
+//
+// Of 16 bits, cuBLASLt's GELU doubles before it halves, so that a sum above half of the largest float is
+// infinite; of fp32 it is not. Doubled by a multiply-add: ptxas takes a product that is halved for one
+// instruction (FMUL.D2), in which nothing overflows.
+template <typename T, int count>
 __device__ __forceinline__ void activate(float (&results)[count], Epilogue epilogue) {
   if (epilogue == Epilogue::ReLU) {
 #pragma unroll
@@ -78,8 +83,8 @@ __device__ __forceinline__ void activate(float (&results)[count], Epilogue epilo
 #pragma unroll
     for (float& x : results) {
       const float inner = 0.7978845608f * fmaf(0.044715f * x * x, x, x);
-      // In this order: above half of the largest float the product is infinite, as cuBLASLt's is.
-      x = x * (1.0f + tanhf(inner)) * 0.5f;
+      const float t = tanhf(inner);
+      x = sizeof(T) == 2 ? fmaf(x, t, x) * 0.5f : x * (0.5f * (1.0f + t));
     }
   }
 }

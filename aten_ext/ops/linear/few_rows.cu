@@ -272,7 +272,7 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
     value *= p.alpha;
   }
   bias.add_to(result, p, first_row, own_column, G::Sums::kRowsApart, row_end);
-  activate(result, p.epilogue);
+  activate<T>(result, p.epilogue);
   T* out = static_cast<T*>(p.out) + first_row * p.out_stride + own_column;
 #pragma unroll
   for (int i = 0; i < G::Sums::kSums; ++i) {

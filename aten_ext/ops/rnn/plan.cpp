@@ -102,6 +102,8 @@ constexpr int64_t kGridChunkSteps = 320;
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
 constexpr double kTf32ProjectionFlops = 25e6;
+// Fewer columns than these are as long a product.
+constexpr int64_t kProjectionColumns = 128;
 // And beyond which hidden sizes up to kClusterOf16Hidden have not been measured with it.
 constexpr double kProjectionFlops = 150e6;
 
@@ -325,6 +327,11 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
       return "large projection that upstream may do in TF32";
     }
     plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
+    const double in_time =
+        projection * std::max(1.0, static_cast<double>(kProjectionColumns) / (3.0 * hidden));
+    if (!plan.tf32 && in_time > kTf32ProjectionFlops) {
+      return "large projection that upstream may do in TF32";
+    }
   }
   plan.chunk = choose_chunk(problem, plan.recurrence);
   return choose_kernel(problem, plan.recurrence) ? nullptr : "hidden size without a kernel";

@@ -126,11 +126,12 @@ def test_alpha_zero_is_upstreams(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gelu_of_large_numbers(dtype: torch.dtype) -> None:
-    """cuBLASLt, which upstream asks, doubles before it halves: infinity from half of the largest float on."""
+    """In 16 bits cuBLASLt, which upstream asks, doubles before it halves: infinity from half of the largest on."""
     load()
     values = torch.tensor([1e38, 1.69e38, 1.71e38, 2e38, 3.38e38, -1e38, -1.71e38, -3.38e38], dtype=dtype)
     expected = values.clone()
-    expected[2:5] = torch.inf
+    if dtype == torch.bfloat16:
+        expected[2:5] = torch.inf
     expected[5:] = 0.0
     zeros = torch.zeros(2, 8, dtype=dtype), torch.zeros(8, 8, dtype=dtype).t()
     result = torch.ops.aten_ext_on_host._addmm_activation(values, *zeros, use_gelu=True)

@@ -94,12 +94,12 @@ def test_input_that_is_not_aligned(ops: Any) -> None:
 
 @pytest.mark.parametrize("workspace", [0, 4096])
 def test_workspace_is_the_calls_own(ops: Any, workspace: int) -> None:
-    """At most 8 MiB are asked for."""
+    """At most 32 MiB are asked for, as much as PyTorch gives cuBLAS."""
     ops.set_lt(True, True, True, workspace)
     gru = layer(14 + workspace % 7, 20)
     assert call(gru, torch.randn(6, 2, gru.input_size))[1] < 2e-6
     given, allowed = ops.lt()[4:]
-    assert (given, allowed) == (workspace, 8 * MIB)
+    assert (given, allowed) == (workspace, 32 * MIB)
 
 
 @pytest.mark.parametrize(("answers", "runs"), [(False, True), (True, False)])
