@@ -17,6 +17,10 @@ namespace {
 // Of a cell that was measured on this GPU: the noise of a measurement, and what a layer between two cells may
 // differ from both by.
 constexpr int kLeastHere = 105;
+// Of a layer larger than all that were measured: its time is a guess.
+constexpr int kLeastBeyond = 200;
+// Of a layer between two cells whose tiles differ: ours costs what the larger does, upstream's perhaps not.
+constexpr int kLeastBetween = 120;
 // Of a cell that was measured on another.
 constexpr int kLeastElsewhere = 130;
 
@@ -62,9 +66,10 @@ bool is_of(const Table& table, const Gpu& gpu) {
   return table.gpu == gpu.name && table.multiprocessors == gpu.multiprocessors;
 }
 
-// How far a table's GPU is from another: architecture first, then size.
-std::tuple<int, int> distance(const Table& table, const Gpu& gpu) {
-  return {std::abs(table.capability - gpu.capability), std::abs(table.multiprocessors - gpu.multiprocessors)};
+// How far a table's GPU is from another: architecture first, then size; of two as near, a user's own.
+std::tuple<int, int, bool> distance(const Table& table, const Gpu& gpu) {
+  return {std::abs(table.capability - gpu.capability), std::abs(table.multiprocessors - gpu.multiprocessors),
+          !table.of_user};
 }
 
 // The mutex is held.
@@ -82,15 +87,15 @@ Evidence decide(const Tables& known, TableFamily family, const Gpu& gpu) {
     }
   }
   if (best == nullptr) {
-    return {nullptr, 0, 0, "no table"};
+    return {nullptr, 0, 0, 0, "no table"};
   }
   if (is_of(*best, gpu)) {
-    return {best->percent.data(), kLeastHere, kLeastElsewhere,
+    return {best->percent.data(), kLeastHere, kLeastBeyond, kLeastBetween,
             best->of_user ? "measured on this GPU" : "measured on such a GPU (" + best->gpu + ")"};
   }
   const std::string margin =
       std::to_string(kLeastElsewhere / 100) + "." + std::to_string(kLeastElsewhere % 100 / 10);
-  return {best->percent.data(), kLeastElsewhere, kLeastElsewhere,
+  return {best->percent.data(), kLeastElsewhere, kLeastBeyond, kLeastElsewhere,
           "nearest: " + best->gpu + ", margin " + margin + " asked"};
 }
 

@@ -12,8 +12,8 @@
 
 namespace aten_ext {
 
-enum class TableFamily : uint8_t { Linear };
-inline constexpr size_t kTableFamilies = 1;
+enum class TableFamily : uint8_t { Linear, Cat };
+inline constexpr size_t kTableFamilies = 2;
 
 // What a family says of its table when the library is loaded.
 struct TableShape {
@@ -32,7 +32,8 @@ struct Evidence {
   const uint8_t* percent;
   // The least percentage that counts as faster: it covers noise, or the distance to another GPU.
   int least;
-  int least_beyond;  // the same for what is larger than anything measured
+  int least_beyond;   // the same for what is larger than anything measured
+  int least_between;  // the same between two cells where a kernel's cost has a step
   // "measured on this GPU", "nearest: NVIDIA H200, margin 1.3 asked", "no table".
   std::string source;
 };

@@ -4,9 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/gpu.h"
+#include "ops/cat/crossover.h"
 #include "ops/cat/inputs.h"
 #include "ops/cat/overrides.h"
-#include "ops/cat/small.h"
 
 namespace aten_ext {
 namespace {
@@ -35,7 +35,7 @@ C10_ALWAYS_INLINE const char* decline_on_cuda(const at::ITensorListRef& tensors,
   if (!found.contiguous && found.valid->dim() > kMaxDims) {
     return "more than 8 dimensions, not contiguous";
   }
-  return decline_small_cat(tensors, found);
+  return decline_by_crossover(tensors, found);
 }
 
 CatPlan plan_of(const CatInputs& found, bool all_runs) {

@@ -179,7 +179,9 @@ const char* decline_by_table(const Evidence& table, const LinearCall& call, cons
                                                : crossover::Layout::Transposed;
   const crossover::Layer layer{call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, call.bias != nullptr,
                                layout};
-  const int least = crossover::is_beyond(layer) ? table.least_beyond : table.least;
+  const int least = crossover::is_beyond(layer)          ? table.least_beyond
+                    : crossover::is_between_tiles(layer) ? table.least_between
+                                                         : table.least;
   return crossover::least_percent(table.percent, layer) < least ? "shape that upstream multiplies faster"
                                                                 : nullptr;
 }

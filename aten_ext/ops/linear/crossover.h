@@ -76,6 +76,14 @@ constexpr bool is_beyond(const Layer& layer) {
   return layer.n > int64_t{1} << kLastColumn || layer.k > int64_t{1} << kLastDepth;
 }
 
+// Whether a layer's rows fill a part of a tile that is not the smallest: between two cells of the axis, ours
+// costs what the upper one does, and upstream's less.
+constexpr bool is_between_tiles(const Layer& layer) {
+  constexpr int64_t kRowsOfSmallestTile = 8;
+  const Neighbours rows = between_octaves(layer.m, kRows);
+  return layer.m > kRowsOfSmallestTile && rows.low != rows.high;
+}
+
 // Upstream's time / ours in percent, of the neighbour where it is least.
 constexpr int least_percent(const uint8_t* percent, const Layer& layer) {
   const Neighbours rows = between_octaves(layer.m, kRows);

@@ -23,6 +23,7 @@ VARIABLES = {
     "ATEN_EXT_ENABLE": "these overrides start on, also where they are not measured yet",
     "ATEN_EXT_ONLY": "only these overrides start on",
     "ATEN_EXT_AUTOLOAD": "1: import torch imports aten_ext",
+    "ATEN_EXT_TABLES": "folder: where tune writes what it measured",
     "ATEN_EXT_TRACE": "a summary of calls at exit",
     "ATEN_EXT_SHADOW": "the share of calls that also run upstream and are compared",
     "ATEN_EXT_TRACE_FILE": "a file to which these two append, instead of stderr",

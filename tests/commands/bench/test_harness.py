@@ -179,7 +179,7 @@ def test_graph_replays_are_interleaved_and_told_apart(monkeypatch: pytest.Monkey
     for name, double in {"CUDAGraph": Graph, "graph": Capture, "Event": Event}.items():
         monkeypatch.setattr(torch.cuda, name, double)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(graph, "calls_per_graph", lambda seconds, copies: 6)
+    monkeypatch.setattr(graph, "calls_per_graph", lambda seconds, copies, of_graph: 6)
     samples = Samples()
     graph.GraphClock([lambda: None] * 3, switch).sample(samples, seconds=0.0)
     assert len(samples.upstream) == len(samples.ours) >= interleave.FEWEST_PAIRS

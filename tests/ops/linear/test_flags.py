@@ -112,24 +112,28 @@ def set_flags(flags: dict[str, Any]) -> Iterator[None]:
             os.environ[WORKSPACE] = workspace
 
     deterministic, _, workspace = flags["deterministic"].partition(", with ")
+    # torch's own test databases freeze the flags of the process that imports them.
+    thawed = getattr(torch.backends, "__allow_nonbracketed_mutation")
     try:
-        forget_precision()
-        apply(
-            (
-                flags["library"],
-                flags["cudnn_tf32"],
-                flags["fp16_accumulation"],
-                flags["fp16_reduction"],
-                flags["bf16_reduction"],
-                deterministic == "yes",
-                workspace or None,
+        with thawed():
+            forget_precision()
+            apply(
+                (
+                    flags["library"],
+                    flags["cudnn_tf32"],
+                    flags["fp16_accumulation"],
+                    flags["fp16_reduction"],
+                    flags["bf16_reduction"],
+                    deterministic == "yes",
+                    workspace or None,
+                )
             )
-        )
-        set_precision(*flags["precision"])
+            set_precision(*flags["precision"])
         yield
     finally:
-        forget_precision()
-        apply(before)
+        with thawed():
+            forget_precision()
+            apply(before)
 
 
 def expected(flags: dict[str, Any], dtype: torch.dtype, has_bias: bool) -> tuple[str, bool]:

@@ -1,0 +1,95 @@
+// Kinds of calls on CUDA that upstream makes in one launch of its own, often as fast and sometimes faster.
+// Which of them are ours on a GPU, its measured table says (core/tables.h).
+#pragma once
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/Tensor.h>
+
+#include <array>
+
+#include "core/tables.h"
+#include "ops/cat/inputs.h"
+
+namespace aten_ext {
+namespace cat_crossover {
+
+enum class Kind : uint8_t { Expanded, Mixed, OneInput, Pieces, Other };
+
+// The table's only axis: the kinds but the last.
+inline constexpr std::array<int64_t, 1> kShape{4};
+
+// Of so many inputs and dimensions, and of one dtype, upstream takes one launch; beyond that it takes many.
+constexpr int64_t kUpstreamInputs = 64;
+constexpr int64_t kUpstreamDims = 4;
+// Results of so many bytes cost the length of a launch, and nothing else.
+constexpr int64_t kLaunchBytes = int64_t{96} << 10;
+constexpr int64_t kLaunchInputs = 16;
+// Pieces that are no multiple of it are read one byte or half at a time.
+constexpr int64_t kWordBytes = 4;
+// Elements that upstream reads at full speed wherever they lie.
+constexpr int64_t kLargeElement = 8;
+
+inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
+  if (!found.one_dtype || found.count > kUpstreamInputs || found.valid->dim() > kUpstreamDims) {
+    return Kind::Other;
+  }
+  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
+  const int64_t elements = found.numel();
+  const bool short_launch = elements * size <= kLaunchBytes && found.count <= kLaunchInputs;
+  if (found.contiguous && !short_launch) {
+    return Kind::Other;
+  }
+  const int64_t step = found.stride_at_dim();
+  bool words = true;
+  bool expanded = false;
+  int64_t contiguous = 0;
+  with_tensors(tensors, [&](const auto& list) {
+    for (const at::Tensor& tensor : list) {
+      const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
+      if (is_skipped(t)) {
+        continue;
+      }
+      words = words && t.sizes()[found.dim] * step * size % kWordBytes == 0;
+      contiguous += tensor.is_contiguous(found.format);
+      for (int64_t d = 0; d < t.dim(); ++d) {
+        expanded = expanded || (t.strides()[d] == 0 && t.sizes()[d] > 1);
+      }
+    }
+  });
+  if (expanded) {
+    return Kind::Expanded;
+  }
+  if (contiguous < found.count) {
+    return contiguous > 0 && (short_launch || size >= kLargeElement) ? Kind::Mixed
+           : short_launch && found.count == 1                        ? Kind::OneInput
+                                                                     : Kind::Other;
+  }
+  const bool one_row = found.size_at_dim * step == elements;
+  return found.count > 1 && one_row && !words ? Kind::Pieces : Kind::Other;
+}
+
+}  // namespace cat_crossover
+
+inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const CatInputs& found) {
+  using cat_crossover::Kind;
+  const Kind kind = cat_crossover::kind_of(tensors, found);
+  if (kind == Kind::Other) {
+    return nullptr;
+  }
+  const Evidence& table = evidence(TableFamily::Cat, found.valid->device());
+  if (table.percent != nullptr && table.percent[static_cast<size_t>(kind)] >= table.least) {
+    return nullptr;
+  }
+  switch (kind) {
+    case Kind::Expanded:
+      return "expanded input";
+    case Kind::Mixed:
+      return "inputs of different layouts that upstream reads as fast";
+    case Kind::OneInput:
+      return "one input of few elements";
+    default:
+      return "few elements in pieces that are no whole words";
+  }
+}
+
+}  // namespace aten_ext

@@ -1,0 +1,81 @@
+"""Kinds of calls that upstream is as fast at: declined by the shipped tables, on either side of each edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import aten_ext
+from aten_ext import _measured_tables as tables
+
+EXPANDED = "expanded input"
+MIXED = "inputs of different layouts that upstream reads as fast"
+ONE = "one input of few elements"
+PIECES = "few elements in pieces that are no whole words"
+
+
+def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(sizes, device="meta", dtype=dtype)
+
+
+def wide(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A narrowed matrix."""
+    return meta(rows, columns + 1, dtype=dtype)[:, :columns]
+
+
+def route(tensors: list[torch.Tensor], dim: int) -> str:
+    answer = aten_ext.explain("cat", tensors, dim, key="CUDA")
+    return answer.reason or answer.route
+
+
+CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
+    (EXPANDED, lambda: [meta(4, 1).expand(4, 9), meta(4, 9)], 1),
+    (EXPANDED, lambda: [meta(1, 4096).expand(4096, 4096)] * 64, 0),
+    ("fused", lambda: [meta(1, 4096).expand(4096, 4096)] * 65, 0),
+    ("fused", lambda: [meta(1, 4096).expand(1, 4096)], 0),
+    ("fused", lambda: [meta(1, 2, 1, 2, 2).expand(3, 2, 1, 2, 2)] * 2, 1),
+    ("fused", lambda: [meta(4, 1).expand(4, 9), meta(4, 9, dtype=torch.float64)], 1),
+    (MIXED, lambda: [meta(16, 768), wide(16, 768)], 0),
+    ("fused", lambda: [meta(16, 769), wide(16, 769)], 0),
+    ("fused", lambda: [wide(16, 768), wide(16, 768)], 0),
+    ("fused", lambda: [meta(2, 16), *[wide(2, 16)] * 16], 0),
+    (MIXED, lambda: [meta(4096, 768, dtype=torch.int64), wide(4096, 768, torch.int64)], 0),
+    (ONE, lambda: [wide(16, 1536)], 0),
+    ("fused", lambda: [wide(16, 1537)], 0),
+    ("fused", lambda: [meta(3, 5)], 0),
+    (PIECES, lambda: [meta(711, dtype=torch.bfloat16)] * 8, 0),
+    ("fused", lambda: [meta(710, dtype=torch.bfloat16)] * 8, 0),
+    (PIECES, lambda: [meta(3, dtype=torch.uint8)] * 16, 0),
+    ("fused", lambda: [meta(3, dtype=torch.uint8)] * 17, 0),
+    ("fused", lambda: [meta(5, 3, dtype=torch.uint8)] * 2, 1),
+]
+
+
+@pytest.mark.usefixtures("crossover")
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_edges(index: int) -> None:
+    expected, make, dim = CASES[index]
+    assert route(make(), dim) == expected
+
+
+@pytest.mark.usefixtures("crossover")
+@pytest.mark.parametrize("kind", range(4))
+def test_a_table_decides(kind: int) -> None:
+    """A user's own says that a kind is ours."""
+    percent = torch.zeros(4, dtype=torch.uint8)
+    percent[kind] = 105
+    torch.ops.aten_ext.add_table("cat", "NVIDIA H200", 90, 132, True, percent)
+    try:
+        for reason, place in ((EXPANDED, 0), (MIXED, 1), (ONE, 2), (PIECES, 3)):
+            make, dim = next((make, dim) for expected, make, dim in CASES if expected == reason)
+            assert route(make(), dim) == ("fused" if place == kind else reason)
+    finally:
+        torch.ops.aten_ext.remove_table("cat", "NVIDIA H200", 132)
+
+
+def test_shipped_tables_have_it() -> None:
+    for path in tables.SHIPPED.glob("*.json"):
+        percent = tables.decode(path.read_bytes()).percent["cat"]
+        assert percent.shape == (4,) and (percent > 0).all()
