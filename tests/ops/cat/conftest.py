@@ -12,7 +12,7 @@ GPU = ("NVIDIA H200", 90, 132)
 
 @pytest.fixture(autouse=True)
 def _every_kind_is_ours(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For questions about a GPU elsewhere; with ``crossover`` among its fixtures a test asks about the table."""
+    """For questions about a GPU elsewhere; a test with the fixture ``crossover`` asks the shipped table."""
     if "crossover" in request.fixturenames or "cat" not in torch.ops.aten_ext.table_families():
         yield
         return

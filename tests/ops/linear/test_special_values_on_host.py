@@ -126,7 +126,7 @@ def test_alpha_zero_is_upstreams(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gelu_of_large_numbers(dtype: torch.dtype) -> None:
-    """In 16 bits cuBLASLt, which upstream asks, doubles before it halves: infinity from half of the largest on."""
+    """In 16 bits cuBLASLt doubles before it halves: infinity from half of the largest float on."""
     load()
     values = torch.tensor([1e38, 1.69e38, 1.71e38, 2e38, 3.38e38, -1e38, -1.71e38, -3.38e38], dtype=dtype)
     expected = values.clone()
