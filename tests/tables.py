@@ -24,3 +24,17 @@ def every_shape_is_ours() -> Iterator[None]:
     finally:
         torch.ops.aten_ext.pretend_gpu([])
         torch.ops.aten_ext.remove_table("linear", NAME, gpu.multiprocessors)
+
+
+@contextlib.contextmanager
+def every_call_is_ours_on_this_gpu(family: str) -> Iterator[None]:
+    """A table of the CUDA device that is used says so of the family."""
+    name, capability, multiprocessors = torch.ops.aten_ext.table_gpu(
+        torch.device("cuda", torch.cuda.current_device())
+    )
+    percent = torch.full(list(torch.ops.aten_ext.table_shape(family)), 255, dtype=torch.uint8)
+    torch.ops.aten_ext.add_table(family, name, capability, multiprocessors, True, percent)
+    try:
+        yield
+    finally:
+        torch.ops.aten_ext.remove_table(family, name, multiprocessors)

@@ -47,13 +47,6 @@ KERNELS = (
 """The sources of cat on CUDA."""
 FEW_MULTIPROCESSORS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
 """A GPU on which small transposes are worth tiles already."""
-# Reasons of a measured table.
-CROSSOVER = (
-    "expanded input",
-    "inputs of different layouts that upstream reads as fast",
-    "one input of few elements",
-    "few elements in pieces that are no whole words",
-)
 FEW = 63
 MANY = 64
 """Inputs that are few to the policy on CPU, and as many as it takes."""
