@@ -45,11 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     import aten_ext
     from aten_ext import _measured_tables as tables
+    from aten_ext.bench.command import require_rich
 
     if not torch.cuda.is_available():
         raise CommandError("there is no CUDA device here")
     if not aten_ext.is_active():
         raise CommandError("nothing is registered with ATEN_EXT=0, so there is nothing to measure")
+    require_rich()
     device = torch.device("cuda", torch.cuda.current_device())
     gpu = tables.Gpu(*torch.ops.aten_ext.table_gpu(device))
     path = Path(arguments.json) if arguments.json else tables.cache_folder() / gpu.file_name
