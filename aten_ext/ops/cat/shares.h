@@ -38,6 +38,7 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
                            int multiprocessors) {
   CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), geometry, {}};
   std::vector<CatStridedInput> strided;
+  strided.reserve(inputs.size());
   int64_t numel = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     numel += inputs[i].size_at_dim * geometry.rows * geometry.step;
@@ -51,18 +52,24 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
   }
 
   std::vector<CatStridedInput*> all;
+  all.reserve(strided.size());
   for (CatStridedInput& input : strided) {
     all.push_back(&input);
   }
   merge_dimensions(shares.merged, all);
   int64_t elements = 0;
   bool alone = true;  // nothing but transposes of one kind
+  int first_tile_dim = -1;
   for (const CatStridedInput& input : strided) {
     const int tile_dim = tile_dim_of(shares.merged, input);
     if (tile_dim >= 0) {
       elements += inputs[input.position].size_at_dim * geometry.rows * geometry.step;
+      if (shares.tiled.empty()) {
+        first_tile_dim = tile_dim;
+        shares.tiled.reserve(strided.size());
+      }
       shares.tiled.push_back(input);
-      alone = alone && tile_dim == tile_dim_of(shares.merged, shares.tiled.front());
+      alone = alone && tile_dim == first_tile_dim;
     }
   }
   alone = alone && shares.tiled.size() == inputs.size();
