@@ -16,7 +16,8 @@ Choice<StepPlan> choose_adam(const Args& a) {
     return reason;
   }
   const Inspected found = inspect_adam(a);
-  const char* const reason = found.reason != nullptr ? found.reason : decline_lr(a.lr, a.self[0].device());
+  const char* reason = found.reason != nullptr ? found.reason : decline_lr(a.lr, a.self[0].device());
+  reason = reason != nullptr ? reason : decline_mode();
   return reason != nullptr ? Choice<StepPlan>(reason) : plan_step(a, found);
 }
 
