@@ -207,6 +207,13 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"tf32": True, "batch": 65, "hidden": 1024}, (LARGE_BATCH,)),
         ({"tf32": True, "batch": 5, "hidden": 1025}, (LARGE_BATCH,)),
         # fp32's projection: 6 * batch * hidden * input FLOPs a step, where upstream may use TF32.
+        # A narrow product takes as long as one of 128 columns.
+        ({"tf32": True, "batch": 158, "hidden": 12, "inputs": 616}, ("recurrence", FMA, BLOCK, 1, 1)),
+        (
+            {"tf32": True, "batch": 158, "hidden": 12, "inputs": 620},
+            ("large projection that upstream may do in TF32",),
+        ),
+        ({"batch": 158, "hidden": 12, "inputs": 620}, ("recurrence", FMA, BLOCK, 1, 1)),
         ({"tf32": True, "batch": 16, "hidden": 1024, "inputs": 1024}, ("recurrence", TF32, GRID, 64, 8)),
         (
             {"tf32": True, "batch": 48, "hidden": 512, "inputs": 1024},
