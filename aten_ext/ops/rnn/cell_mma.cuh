@@ -26,25 +26,25 @@ namespace aten_ext::cuda {
 
 // What an LSTM carries beside h, of the element `at`. T is the dtype of the tensors.
 template <typename Cell, typename T>
-__device__ __forceinline__ typename Cell::State load_cell_state(const CellDirection& d, int64_t at) {
+__device__ __forceinline__ typename Cell::State load_cell_state(const CellCarried& carried, int64_t at) {
   typename Cell::State state;
   if constexpr (Cell::kStates > 0) {
-    state.value[0] = d.c_fp32 != nullptr ? d.c_fp32[at]
-                     : d.c != nullptr    ? to_op(static_cast<const T*>(d.c)[at])
-                                         : 0.0f;
+    state.value[0] = carried.c_fp32 != nullptr ? carried.c_fp32[at]
+                     : carried.c != nullptr    ? to_op(static_cast<const T*>(carried.c)[at])
+                                               : 0.0f;
   }
   return state;
 }
 
 template <typename Cell, typename T>
-__device__ __forceinline__ void store_cell_state(const CellDirection& d, int64_t at,
+__device__ __forceinline__ void store_cell_state(const CellCarried& carried, int64_t at,
                                                  const typename Cell::State& state) {
   if constexpr (Cell::kStates > 0) {
-    if (d.cy != nullptr) {
-      static_cast<T*>(d.cy)[at] = from_op<T>(state.value[0]);
+    if (carried.cy != nullptr) {
+      static_cast<T*>(carried.cy)[at] = from_op<T>(state.value[0]);
     }
-    if (d.cy_fp32 != nullptr) {
-      d.cy_fp32[at] = state.value[0];
+    if (carried.cy_fp32 != nullptr) {
+      carried.cy_fp32[at] = state.value[0];
     }
   }
 }
@@ -79,12 +79,11 @@ __global__ __launch_bounds__(kCellMmaWarps *
   const int row = first_row + thread / kCellMmaUnits;
   const int unit = first_unit + thread % kCellMmaUnits;
   const bool finishes = thread < kRows * kCellMmaUnits && row < p.batch && unit < hidden;
-  const int64_t at = static_cast<int64_t>(row) * hidden + unit;
   float before = 0.0f;
   typename Cell::Bias bias;
   typename Cell::State state;
   if (finishes) {
-    state = load_cell_state<Cell, Tensor>(d, at);
+    state = load_cell_state<Cell, Tensor>(p.carried[blockIdx.z], static_cast<int64_t>(row) * hidden + unit);
     before = to_op(static_cast<const Tensor*>(d.h)[row * p.h_row + unit]);
     bias = Cell::template load_each_bias<Tensor>(d.b_ih, d.b_hh, hidden, unit);
   }
@@ -196,7 +195,8 @@ __global__ __launch_bounds__(kCellMmaWarps *
       }
     }
     const float value = Cell::finish(sum, bias, before, state);
-    store_cell_state<Cell, Tensor>(d, at, state);
+    const int64_t at = static_cast<int64_t>(row) * hidden + unit;
+    store_cell_state<Cell, Tensor>(p.carried[blockIdx.z], at, state);
     static_cast<Tensor*>(d.hy)[at] = from_op<Tensor>(value);
     if (d.y != nullptr) {
       static_cast<Tensor*>(d.y)[row * p.y_row + unit] = from_op<Tensor>(value);

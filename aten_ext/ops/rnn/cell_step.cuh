@@ -169,9 +169,9 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
         const auto bias = Cell::template load_each_bias<T>(d.b_ih, d.b_hh, hidden, unit);
         const int64_t at = static_cast<int64_t>(row) * hidden + unit;
         const float before = to_op(static_cast<const T*>(d.h)[row * p.h_row + unit]);
-        typename Cell::State state = load_cell_state<Cell, T>(d, at);
+        typename Cell::State state = load_cell_state<Cell, T>(p.carried[blockIdx.y], at);
         const float value = Cell::finish(sums.value[r], bias, before, state);
-        store_cell_state<Cell, T>(d, at, state);
+        store_cell_state<Cell, T>(p.carried[blockIdx.y], at, state);
         static_cast<T*>(d.hy)[at] = from_op<T>(value);
         if (d.y != nullptr) {
           static_cast<T*>(d.y)[row * p.y_row + unit] = from_op<T>(value);

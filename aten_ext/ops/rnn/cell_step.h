@@ -20,11 +20,15 @@ struct CellDirection {
   const void* h;     // [batch, hidden], rows h_row apart
   void* hy;          // [batch, hidden], contiguous
   void* y;           // [batch, hidden] with rows y_row apart: a second copy; or nullptr
-  // Of an LSTM, [batch, hidden], contiguous. Between the steps of a sequence in fp32, before it was rounded.
-  const void* c = nullptr;        // nullptr, as c_fp32 is: zeros
-  void* cy = nullptr;             // or nullptr
-  const float* c_fp32 = nullptr;  // nullptr: it is c
-  float* cy_fp32 = nullptr;       // nullptr: cy is enough
+};
+
+// What an LSTM carries beside h, [batch, hidden], contiguous. Between the steps of a sequence it is in fp32,
+// before it was rounded.
+struct CellCarried {
+  const void* c;        // nullptr, as c_fp32 is: zeros
+  void* cy;             // or nullptr
+  const float* c_fp32;  // nullptr: it is c
+  float* cy_fp32;       // nullptr: cy is enough
 };
 
 struct CellParams {
@@ -34,6 +38,7 @@ struct CellParams {
   Dtype dtype;
   int batch, input, hidden;  // > 0
   int64_t x_row, h_row, y_row;
+  CellCarried carried[2];  // of each direction
 };
 
 // One launch: both matrix-vector products, biases and gates.

@@ -165,8 +165,7 @@ cudaError_t run_cell(const CellCall& a, const cuda::CellPlan& plan, const at::Te
   d.h = a.hx.const_data_ptr();
   d.hy = hy.mutable_data_ptr();
   if (cy != nullptr) {
-    d.c = a.cx->const_data_ptr();
-    d.cy = cy->mutable_data_ptr();
+    p.carried[0] = {a.cx->const_data_ptr(), cy->mutable_data_ptr(), nullptr, nullptr};
   }
   return cuda::launch_cell(p, plan.kernel, c10::cuda::getCurrentCUDAStream());
 }

@@ -292,8 +292,8 @@ cudaError_t run_steps(const LayerCall& layer) {
                               layer.hy.select(0, index).mutable_data_ptr(),
                               nullptr};
     if (layer.cy.defined()) {
-      p.direction[direction].c = layer.cx.defined() ? layer.cx.select(0, index).const_data_ptr() : nullptr;
-      p.direction[direction].cy = layer.cy.select(0, index).mutable_data_ptr();
+      p.carried[direction].c = layer.cx.defined() ? layer.cx.select(0, index).const_data_ptr() : nullptr;
+      p.carried[direction].cy = layer.cy.select(0, index).mutable_data_ptr();
     }
   }
   at::Tensor carried;  // the cell state between two steps, in place
@@ -306,12 +306,13 @@ cudaError_t run_steps(const LayerCall& layer) {
     for (int64_t direction = 0; direction < p.directions; ++direction) {
       const int64_t time = direction == 0 ? step : steps - 1 - step;
       CellDirection& d = p.direction[direction];
+      CellCarried& c = p.carried[direction];
       if (step > 0) {  // the state is what the step before wrote
         d.h = d.y;
-        d.c = d.cy;
-        d.c_fp32 = d.cy_fp32;
+        c.c = c.cy;
+        c.c_fp32 = c.cy_fp32;
       }
-      d.cy_fp32 = carried.defined() ? carried.select(0, direction).mutable_data_ptr<float>() : nullptr;
+      c.cy_fp32 = carried.defined() ? carried.select(0, direction).mutable_data_ptr<float>() : nullptr;
       d.x = static_cast<const char*>(x.const_data_ptr()) + time * x.stride(0) * x.element_size();
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
     }

@@ -82,11 +82,12 @@ constexpr int kMmaTile = 8;
 constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
 constexpr int kTf32FromRows = 2;
 constexpr int kGridTf32FromRows = 5;
-// Where cuDNN multiplies the state in TF32, if it may, seen by its error: from H = 640 in all batches of two
-// and more, above 192 in larger ones.
-constexpr int64_t kTf32BeyondHidden = 192;
-constexpr int64_t kTf32Batch = 20;
-constexpr int64_t kTf32AnyBatchHidden = 640;
+// Where cuDNN multiplies the state in TF32, if it may, seen by its error: above a hidden size in larger
+// batches, from another on in all of two rows and more. By Cell.
+struct CudnnTf32 {
+  int64_t beyond_hidden, rows, any_rows_hidden;
+};
+constexpr CudnnTf32 kCudnnTf32[] = {{384, 17, 640}, {384, 17, 640}, {192, 17, 448}, {192, 20, 640}};
 // Long sequences of few rows just above H = 64, fp32 and fp16: cuDNN's persistent kernel is as fast.
 constexpr int64_t kPersistentHidden = 96;
 constexpr int64_t kPersistentRows = 16;
@@ -244,8 +245,9 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
 
 // Whether the recurrence may be in TF32 without being less accurate than upstream's.
 bool is_tf32_recurrence(const Sizes& sizes) {
-  return sizes.tf32_allowed && sizes.hidden > kTf32BeyondHidden &&
-         (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
+  const CudnnTf32& cudnn = kCudnnTf32[static_cast<int>(sizes.problem.cell)];
+  return sizes.tf32_allowed && sizes.batch > 1 && sizes.hidden > cudnn.beyond_hidden &&
+         (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
 }
 
 // Of a step: both matrices' weights, a third of a GRU's.
@@ -263,9 +265,11 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
   const bool few_rows =
       sizes.batch == kFewTf32StepRows && !many_weights &&
       (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
+  // A GRU's step was seen to be in TF32 at smaller sizes too.
+  const bool seen = sizes.problem.cell == Cell::Gru || is_tf32_recurrence(sizes);
   const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
                      sizes.input % kTf32StepMultiple == 0;
-  if (!sizes.tf32_allowed || !whole || sizes.hidden < kTf32StepHidden ||
+  if (!sizes.tf32_allowed || !seen || !whole || sizes.hidden < kTf32StepHidden ||
       !(few_rows || sizes.batch >= kTf32StepRows)) {
     return false;
   }
