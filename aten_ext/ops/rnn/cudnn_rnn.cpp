@@ -1,9 +1,9 @@
 // _cudnn_rnn on CUDA: a stack of GRU, LSTM or RNN layers in inference.
 //
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
-// hx, cy like cx (without cx empty), and in inference an empty `reserve` of bytes. weight_buf is what the caller gave, or a
-// packed copy of the weights made for this call. Only a backward pass would read it, and after inference
-// there is none, but a direct caller gets it, so it is made as upstream's is.
+// hx, cy like cx (without cx empty), and in inference an empty `reserve` of bytes. weight_buf is what the
+// caller gave, or a packed copy of the weights made for this call. Only a backward pass would read it, and
+// after inference there is none, but a direct caller gets it, so it is made as upstream's is.
 //
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
@@ -37,8 +37,8 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include <vector>
 
 #include "core/launch.h"
-#include "ops/rnn/flat_weights.h"
 #include "ops/rnn/cell_step.h"
+#include "ops/rnn/flat_weights.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
 
