@@ -1,4 +1,4 @@
-"""The very first call of a process inside a graph capture: modules are loaded, tables read, facts asked there."""
+"""The very first call of a process in a graph capture: modules are loaded, tables read, facts asked there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from paths import ROOT
 from programs.cases import Case, each
 
-# Prints what became of the capture, and the sum of a replay's results; torch's own context is all that exists.
+# Prints what became of the capture, and the sums of a replay's results. Nothing has run before it.
 PROGRAM = """
 import sys
 import torch
