@@ -13,8 +13,8 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// One step (Route::Step, gru_cell). Weights: H * (I + H) of a GRU, without the 3 of the gates; of another cell
-// by its gates' share of these (weights_of()). Products: rows of the batch times that.
+// One step (Route::Step, gru_cell). Weights: H * (I + H) of a GRU, without the 3 of the gates; of another
+// cell by its gates' share of these (weights_of()). Products: rows of the batch times that.
 //
 // fp32 without TF32: rows share the reads of weights, the sums are each row's own.
 constexpr int64_t kFmaStepRows = 4;
@@ -252,7 +252,8 @@ bool is_tf32_recurrence(const Sizes& sizes) {
 
 // Of a step: both matrices' weights, a third of a GRU's.
 double weights_of(Cell cell, int64_t input, int64_t hidden) {
-  return static_cast<double>(hidden) * static_cast<double>(input + hidden) * gates_of(cell) / gates_of(Cell::Gru);
+  return static_cast<double>(hidden) * static_cast<double>(input + hidden) * gates_of(cell) /
+         gates_of(Cell::Gru);
 }
 
 bool is_small_fma_step(int64_t batch, double weights) {
@@ -325,7 +326,10 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
 const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
   const int64_t hidden = sizes.hidden;
-  if (sizes.steps <= kMaxStepLaunches && plan_steps(sizes, plan.tf32)) {
+  // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
+  // hold a cell state.
+  const bool packed = problem.sequence.is_packed();
+  if (!packed && sizes.steps <= kMaxStepLaunches && plan_steps(sizes, plan.tf32)) {
     plan.route = Route::Step;
     const int64_t inputs[2] = {problem.sequence.features, hidden * sizes.directions};
     for (int i = 0; i < 2; ++i) {
@@ -333,11 +337,12 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     }
     return nullptr;
   }
-  if (sizes.steps == 1) {
+  if (!packed && sizes.steps == 1) {
     return "one step of a large batch";
   }
-  if (problem.dtype != Dtype::BFloat16 && hidden > kSmallBlockHidden && hidden <= kPersistentHidden &&
-      sizes.batch * sizes.directions <= kPersistentRows && sizes.steps > kPersistentSteps) {
+  if (!packed && problem.dtype != Dtype::BFloat16 && hidden > kSmallBlockHidden &&
+      hidden <= kPersistentHidden && sizes.batch * sizes.directions <= kPersistentRows &&
+      sizes.steps > kPersistentSteps) {
     return "long sequence of a layer that cuDNN keeps on the chip";
   }
   plan.route = Route::Recurrence;
@@ -346,14 +351,13 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     return reason;
   }
   if (sizes.tf32_allowed) {
-    const double projection =
-        2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
+    const double projection = 2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
     if (hidden <= kClusterOf16Hidden && projection > kProjectionFlops) {
       return "large projection that upstream may do in TF32";
     }
     plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
-    const double in_time =
-        projection * std::max(1.0, static_cast<double>(kProjectionColumns) / (1.0 * problem.gates() * hidden));
+    const double in_time = projection * std::max(1.0, static_cast<double>(kProjectionColumns) /
+                                                          (1.0 * problem.gates() * hidden));
     if (!plan.tf32 && in_time > kTf32ProjectionFlops) {
       return "large projection that upstream may do in TF32";
     }
@@ -419,7 +423,8 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
 std::string RnnPlan::describe() const {
   return route == Route::Step
              ? std::string("a launch for each step, ") + describe_math(step[0].math)
-             : describe_recurrence(recurrence) + ", " + describe_math(recurrence.math) +
+             : (problem.sequence.is_packed() ? "padded, " : "") + describe_recurrence(recurrence) + ", " +
+                   describe_math(recurrence.math) +
                    (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "");
 }
 
