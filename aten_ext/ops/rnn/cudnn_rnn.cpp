@@ -1,9 +1,11 @@
-// _cudnn_rnn on CUDA: a stack of GRU layers in inference.
+// _cudnn_rnn on CUDA: a stack of GRU, LSTM or RNN layers in inference.
+//
+// A packed sequence is padded for the kernels and its results are packed again (packed_sequence.h).
 //
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
-// hx, and in inference an empty cy and an empty `reserve` of bytes. weight_buf is what the caller gave, or a
-// packed copy of the weights made for this call. Only a backward pass would read it, and after inference
-// there is none, but a direct caller gets it, so it is made as upstream's is.
+// hx, cy like cx (without cx empty), and in inference an empty `reserve` of bytes. weight_buf is what the
+// caller gave, or a packed copy of the weights made for this call. Only a backward pass would read it, and
+// after inference there is none, but a direct caller gets it, so it is made as upstream's is.
 //
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
@@ -37,8 +39,9 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include <vector>
 
 #include "core/launch.h"
+#include "ops/rnn/cell_step.h"
 #include "ops/rnn/flat_weights.h"
-#include "ops/rnn/gru_cell.h"
+#include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
 
@@ -58,8 +61,8 @@ struct Weights {
 
   Weights(const args::_cudnn_rnn& a, const RnnProblem& problem, int64_t index) {
     const int64_t first = index * problem.weights();
-    w_ih = as_matrix(a.weight[first], 3 * problem.hidden);
-    w_hh = as_matrix(a.weight[first + 1], 3 * problem.hidden);
+    w_ih = as_matrix(a.weight[first], problem.gates() * problem.hidden);
+    w_hh = as_matrix(a.weight[first + 1], problem.gates() * problem.hidden);
     b_ih = bias(a, problem, index, 2);
     b_hh = bias(a, problem, index, 3);
   }
@@ -98,19 +101,54 @@ at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
   return buffer;
 }
 
+// What the kernels that pad ask of a packed sequence, in the device's memory.
+struct PackedMetadata {
+  at::Tensor numbers;
+  PackedRows rows{};
+  cudaError_t error = cudaSuccess;
+
+  PackedMetadata(const Sequence& sequence, const at::TensorOptions& options, cudaStream_t stream) {
+    std::vector<int> values;
+    values.reserve(sequence.steps + sequence.batch);
+    int row = 0;
+    for (int64_t time = 0; time < sequence.steps; ++time) {
+      values.push_back(row);
+      row += static_cast<int>(sequence.batch_sizes[time]);
+    }
+    values.resize(sequence.steps + sequence.batch);
+    int64_t length = sequence.steps;
+    for (int64_t i = 0; i < sequence.batch; ++i) {
+      while (sequence.batch_sizes[length - 1] <= i) {
+        --length;
+      }
+      values[sequence.steps + i] = static_cast<int>(length);
+    }
+    numbers = at::empty({static_cast<int64_t>(values.size())}, options.dtype(at::kInt));
+    int* const to = numbers.mutable_data_ptr<int>();
+    rows = {to, to + sequence.steps, static_cast<int>(sequence.steps), static_cast<int>(sequence.batch)};
+    error = launch_write(values.data(), static_cast<int64_t>(values.size()), to, stream);
+  }
+};
+
 // A layer at work. The first reads the call's input, the others what the layer before wrote.
 struct LayerCall {
   const RnnPlan& plan;
   const args::_cudnn_rnn& call;
   int64_t index;
-  Layout layout;     // of the input
-  at::Tensor input;  // [steps, batch, features]
+  Layout layout;             // of the input
+  at::Tensor input;          // [steps, batch, features]
+  at::Tensor reverse_input;  // the same for the second direction, of a packed sequence
   at::Tensor hx, hy;
-  at::Tensor y;  // [steps, batch, directions * hidden]
+  at::Tensor cx, cy;  // of an LSTM; without cx it is zero
+  at::Tensor y;       // [steps, batch, directions * hidden]
   cudaStream_t stream;
+  const PackedMetadata* packed;  // or nullptr
 
   const RnnProblem& problem() const {
     return plan.problem;
+  }
+  const at::Tensor& input_of(int64_t direction) const {
+    return direction == 1 && reverse_input.defined() ? reverse_input : input;
   }
   // In the list of weights and in the states.
   int64_t index_of(int64_t direction) const {
@@ -141,34 +179,48 @@ Rows as_rows(const at::Tensor& sequence, Layout layout) {
   return {sequence.contiguous().view({steps * batch, features}), batch, 1};
 }
 
-// What one launch of a sequence leaves for the next: the state, and in 16 bits also before it was rounded.
-struct Carried {
-  at::Tensor state;  // [directions, batch, hidden]
-  at::Tensor fp32;   // the same, or undefined
+// What one launch of a sequence leaves for the next: a state, and in 16 bits also before it was rounded.
+struct CarriedState {
+  at::Tensor rounded;  // [directions, batch, hidden]
+  at::Tensor fp32;     // the same, or undefined
 
-  explicit Carried(const LayerCall& layer) {
+  explicit CarriedState(const LayerCall& layer) {
     const RnnProblem& problem = layer.problem();
     const at::TensorOptions options = layer.y.options();
     const int64_t sizes[] = {problem.directions, problem.sequence.batch, problem.hidden};
-    state = at::empty(sizes, options);
+    rounded = at::empty(sizes, options);
     if (problem.is_16_bits()) {
       fp32 = at::empty(sizes, options.dtype(at::kFloat));
     }
+  }
+  void* of(int64_t direction) const {
+    return rounded.select(0, direction).mutable_data_ptr();
   }
   float* fp32_of(int64_t direction) const {
     return fp32.defined() ? fp32.select(0, direction).mutable_data_ptr<float>() : nullptr;
   }
 };
 
+struct Carried {
+  CarriedState h;
+  std::optional<CarriedState> c;
+
+  explicit Carried(const LayerCall& layer) : h(layer) {
+    if (has_cell_state(layer.problem().cell)) {
+      c.emplace(layer);
+    }
+  }
+};
+
 // The steps from `first` on, in the order in which a direction computes them, as rows for one GEMM.
 Rows rows_of_chunk(const LayerCall& layer, int64_t direction, int64_t first, int64_t steps) {
   const int64_t all = layer.problem().sequence.steps;
+  const at::Tensor& input = layer.input_of(direction);
   if (steps == all) {
-    return as_rows(layer.input, layer.layout);
+    return as_rows(input, layer.layout);
   }
   // Copied, unless it is contiguous in time.
-  return as_rows(layer.input.narrow(0, direction == 0 ? first : all - first - steps, steps),
-                 Layout::TimeMajor);
+  return as_rows(input.narrow(0, direction == 0 ? first : all - first - steps, steps), Layout::TimeMajor);
 }
 
 // The projections of all directions, then one launch: for all steps, or for one chunk of them after the
@@ -179,13 +231,14 @@ cudaError_t run_recurrence(const LayerCall& layer) {
   const int64_t chunk = layer.plan.chunk;
   RecurrenceParams p{};
   p.directions = problem.directions;
+  p.cell = problem.cell;
   p.dtype = problem.dtype;
   p.batch = static_cast<int>(problem.sequence.batch);
   p.hidden = static_cast<int>(problem.hidden);
   p.plan = layer.plan.recurrence;
   p.y_step = layer.y.stride(0);
   p.y_row = layer.y.stride(1);
-  const int64_t gates = 3 * problem.hidden;
+  const int64_t gates = problem.gates() * problem.hidden;
   InputProjection projection{{}, {}, p.directions, all * p.batch, layer.plan.tf32};
   for (int64_t direction = 0; direction < p.directions; ++direction) {
     const Weights weights = layer.weights(direction);
@@ -211,8 +264,8 @@ cudaError_t run_recurrence(const LayerCall& layer) {
     }
     const Rows rows = rows_of_chunk(layer, 0, first, p.steps);
     projection.rows[0] = rows.matrix;
-    projection.rows[1] =
-        p.steps == all || p.directions == 1 ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
+    const bool same_rows = p.directions == 1 || (p.steps == all && !layer.reverse_input.defined());
+    projection.rows[1] = same_rows ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
     p.projection_step = rows.step * gates;
     p.projection_row = rows.row * gates;
     const float* projected[2] = {};
@@ -224,10 +277,27 @@ cudaError_t run_recurrence(const LayerCall& layer) {
       const int64_t time = direction == 0 ? first : all - first - p.steps;
       RecurrenceDirection& d = p.direction[direction];
       d.projection = projected[direction];
-      d.h0 = (first == 0 ? layer.hx.select(0, index) : before->state.select(0, direction)).const_data_ptr();
-      d.h0_fp32 = first == 0 ? nullptr : before->fp32_of(direction);
-      d.hy = (last ? layer.hy.select(0, index) : after->state.select(0, direction)).mutable_data_ptr();
-      d.hy_fp32 = last ? nullptr : after->fp32_of(direction);
+      if (layer.packed != nullptr && layer.cy.defined()) {
+        const cudaError_t error =
+            launch_hold(layer.packed->rows, const_cast<float*>(projected[direction]), static_cast<int>(time),
+                        static_cast<int>(p.steps), problem.hidden, static_cast<int>(direction), layer.stream);
+        if (error != cudaSuccess) {
+          return error;
+        }
+      }
+      d.h0 = first == 0 ? layer.hx.select(0, index).const_data_ptr() : before->h.of(direction);
+      d.h0_fp32 = first == 0 ? nullptr : before->h.fp32_of(direction);
+      d.hy = last ? layer.hy.select(0, index).mutable_data_ptr() : after->h.of(direction);
+      d.hy_fp32 = last ? nullptr : after->h.fp32_of(direction);
+      if (layer.cy.defined()) {
+        const bool given = layer.cx.defined();
+        d.c0 = first > 0 ? before->c->of(direction)
+               : given   ? layer.cx.select(0, index).const_data_ptr()
+                         : nullptr;
+        d.c0_fp32 = first == 0 ? nullptr : before->c->fp32_of(direction);
+        d.cy = last ? layer.cy.select(0, index).mutable_data_ptr() : after->c->of(direction);
+        d.cy_fp32 = last ? nullptr : after->c->fp32_of(direction);
+      }
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
     }
     if (words.defined()) {
@@ -245,8 +315,9 @@ cudaError_t run_recurrence(const LayerCall& layer) {
 cudaError_t run_steps(const LayerCall& layer) {
   const RnnProblem& problem = layer.problem();
   const at::Tensor x = layer.layout == Layout::Strided ? layer.input.contiguous() : layer.input;
-  GruCellParams p{};
+  CellParams p{};
   p.directions = problem.directions;
+  p.cell = problem.cell;
   p.dtype = problem.dtype;
   p.batch = static_cast<int>(problem.sequence.batch);
   p.input = static_cast<int>(x.size(2));
@@ -265,25 +336,81 @@ cudaError_t run_steps(const LayerCall& layer) {
                               layer.hx.select(0, index).const_data_ptr(),
                               layer.hy.select(0, index).mutable_data_ptr(),
                               nullptr};
+    if (layer.cy.defined()) {
+      p.carried[direction].c = layer.cx.defined() ? layer.cx.select(0, index).const_data_ptr() : nullptr;
+      p.carried[direction].cy = layer.cy.select(0, index).mutable_data_ptr();
+    }
+  }
+  at::Tensor carried;  // the cell state between two steps, in place
+  if (layer.cy.defined() && problem.is_16_bits() && problem.sequence.steps > 1) {
+    carried = at::empty({problem.directions, problem.sequence.batch, problem.hidden},
+                        layer.y.options().dtype(at::kFloat));
   }
   const int64_t steps = problem.sequence.steps;
   for (int64_t step = 0; step < steps; ++step) {
     for (int64_t direction = 0; direction < p.directions; ++direction) {
       const int64_t time = direction == 0 ? step : steps - 1 - step;
-      GruCellDirection& d = p.direction[direction];
+      CellDirection& d = p.direction[direction];
+      CellCarried& c = p.carried[direction];
       if (step > 0) {  // the state is what the step before wrote
         d.h = d.y;
+        c.c = c.cy;
+        c.c_fp32 = c.cy_fp32;
       }
+      c.cy_fp32 = carried.defined() ? carried.select(0, direction).mutable_data_ptr<float>() : nullptr;
       d.x = static_cast<const char*>(x.const_data_ptr()) + time * x.stride(0) * x.element_size();
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
     }
-    if (const cudaError_t error = launch_gru_cell(p, layer.plan.step[layer.index > 0], layer.stream);
+    if (const cudaError_t error = launch_cell(p, layer.plan.step[layer.index > 0], layer.stream);
         error != cudaSuccess) {
       return error;
     }
     p.h_row = p.y_row;
   }
   return cudaSuccess;
+}
+
+// A layer's input padded, for each direction. `x`: packed rows.
+cudaError_t pad_input(LayerCall& layer, const at::Tensor& x) {
+  const PackedRows& rows = layer.packed->rows;
+  const at::Tensor from = x.stride(1) == 1 ? x : x.contiguous();
+  layer.layout = Layout::TimeMajor;
+  for (int direction = 0; direction < layer.problem().directions; ++direction) {
+    at::Tensor& to = direction == 0 ? layer.input : layer.reverse_input;
+    to = at::empty({rows.steps, rows.batch, x.size(1)}, x.options());
+    const cudaError_t error =
+        launch_pad(rows, from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), x.size(1),
+                   static_cast<int>(x.element_size()), direction, layer.stream);
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+// A layer's y as packed rows, and its part of hy.
+cudaError_t pack_output(LayerCall& layer, int64_t rows) {
+  const RnnProblem& problem = layer.problem();
+  const at::Tensor padded = std::move(layer.y);
+  layer.y = at::empty({rows, problem.directions * problem.hidden}, padded.options());
+  return launch_pack(layer.packed->rows, padded.const_data_ptr(), layer.y.mutable_data_ptr(),
+                     layer.hy.select(0, layer.index_of(0)).mutable_data_ptr(), problem.hidden,
+                     problem.directions, static_cast<int>(padded.element_size()), layer.stream);
+}
+
+cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
+  const RnnProblem& problem = layer.problem();
+  const Sequence& sequence = problem.sequence;
+  if (layer.packed != nullptr) {
+    if (const cudaError_t error = pad_input(layer, x); error != cudaSuccess) {
+      return error;
+    }
+  } else {
+    layer.input = x;
+  }
+  layer.y = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, x.options());
+  const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
+  return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x.size(0)) : error;
 }
 
 }  // namespace
@@ -294,27 +421,43 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   const Sequence& sequence = problem.sequence;
   const c10::cuda::CUDAGuard guard(a.input.device());
   const at::TensorOptions options = a.input.options();
+  const bool lstm = has_cell_state(problem.cell);
+  const int64_t state_sizes[] = {problem.layers * problem.directions, sequence.batch, problem.hidden};
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  std::optional<PackedMetadata> packed_metadata;
+  if (sequence.is_packed()) {
+    packed_metadata.emplace(sequence, options, stream);
+    if (is_refusal(packed_metadata->error)) {
+      return kRefused;
+    }
+    C10_CUDA_CHECK(packed_metadata->error);
+  }
   LayerCall layer{plan,
                   a,
                   0,
                   sequence.layout,
-                  problem.batch_first ? a.input.transpose(0, 1) : a.input,
-                  a.hx,
-                  at::empty({problem.layers * problem.directions, sequence.batch, problem.hidden}, options),
                   {},
-                  c10::cuda::getCurrentCUDAStream()};
+                  {},
+                  a.hx,
+                  at::empty(state_sizes, options),
+                  lstm && is_given(a.cx) ? *a.cx : at::Tensor(),
+                  lstm ? at::empty(state_sizes, options) : at::Tensor(),
+                  {},
+                  stream,
+                  packed_metadata.has_value() ? &*packed_metadata : nullptr};
+  at::Tensor x = problem.batch_first ? a.input.transpose(0, 1) : a.input;
   for (; layer.index < problem.layers; ++layer.index) {
-    layer.y = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, options);
-    const cudaError_t error = plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
+    const cudaError_t error = run_layer(layer, x);
     if (is_refusal(error)) {
       return kRefused;  // results are fresh: nobody has seen what earlier launches wrote
     }
     C10_CUDA_CHECK(error);
-    layer.input = layer.y;
+    x = layer.y;
     layer.layout = Layout::TimeMajor;
   }
   return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
-                    at::empty({0}, options), at::empty({0}, options.dtype(at::kByte)),
+                    layer.cx.defined() ? layer.cy : at::empty({0}, options),
+                    at::empty({0}, options.dtype(at::kByte)),
                     is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }
 

@@ -1,4 +1,4 @@
-// _cudnn_rnn, gru_cell and _thnn_fused_gru_cell: their plans, and who decides and runs.
+// _cudnn_rnn, the cells and _thnn_fused_gru_cell: their plans, and who decides and runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,9 @@
 
 namespace aten_ext::cuda {
 
-// One step of a GRU in one launch.
+// One step of a cell in one launch.
 struct CellPlan {
+  Cell cell;
   Dtype dtype;
   bool biases;
   int batch, input, hidden;
@@ -53,6 +54,15 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
 
 Choice<CellPlan> choose(const args::gru_cell& arguments);
 Ran<at::Tensor> run(const args::gru_cell& arguments, const CellPlan& plan);
+
+Choice<CellPlan> choose(const args::lstm_cell& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor>> run(const args::lstm_cell& arguments, const CellPlan& plan);
+
+Choice<CellPlan> choose(const args::rnn_tanh_cell& arguments);
+Ran<at::Tensor> run(const args::rnn_tanh_cell& arguments, const CellPlan& plan);
+
+Choice<CellPlan> choose(const args::rnn_relu_cell& arguments);
+Ran<at::Tensor> run(const args::rnn_relu_cell& arguments, const CellPlan& plan);
 
 Choice<GatesPlan> choose(const args::_thnn_fused_gru_cell& arguments);
 Ran<std::tuple<at::Tensor, at::Tensor>> run(const args::_thnn_fused_gru_cell& arguments,
