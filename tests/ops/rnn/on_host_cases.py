@@ -1,4 +1,4 @@
-"""What the tests of the recurrent layers' CUDA kernels on the CPU share: the kernels, compiled, and their tolerances."""
+"""What the tests of the recurrent CUDA kernels on the CPU share: the kernels, compiled, and tolerances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
 
 
 def load() -> Any:
-    """All kernels of the recurrent layers as operators, and what gru_ops.cpp adds to them, which is returned."""
+    """All kernels of the family as operators, and what gru_ops.cpp adds to them, which is returned."""
     library.load(
         "cudnn_rnn",
         "ops/rnn/cudnn_rnn.cpp",
@@ -32,6 +32,7 @@ def load() -> Any:
         "ops/rnn/packed_sequence.cu",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
+        "ops/rnn/step_policy.cpp",
         "ops/rnn/recurrence_shape.cpp",
         *(
             f"ops/rnn/{cell}_{part}.cu"

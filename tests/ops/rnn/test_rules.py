@@ -1,4 +1,4 @@
-"""When a recurrent layer (_cudnn_rnn) runs fused: every reason to decline, both sides of the policy's edges."""
+"""When a recurrent layer (_cudnn_rnn) runs fused: each reason to decline, both sides of a policy's edges."""
 
 from __future__ import annotations
 
