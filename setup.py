@@ -206,7 +206,11 @@ def extensions() -> list[Extension]:
     sources = [*generate_sources(cuda), *(s for s in sources_matching("**/*.cpp") if s not in apart_sources)]
     # (folder of the objects, sources, further flags for the host compiler)
     apart: list[tuple[str, list[str], list[str]]] = [
-        (name.lower(), found, [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *CAPABILITIES[name][1]])
+        (
+            name.lower(),
+            found,
+            [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *CAPABILITIES[name][1]],
+        )
         for name, found in by_capability.items()
         if found
     ]

@@ -331,8 +331,8 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
         for key in own_node:
             if key not in keys or with_upstream[key] != "CompositeImplicitAutograd":
                 raise TableError(
-                    f"{autograd_line}: expected 'autograd' to name keys of 'dispatch' ({', '.join(keys)}) of an "
-                    f"operator that PyTorch composes of others, got {key!r}"
+                    f"{autograd_line}: expected 'autograd' to name keys of 'dispatch' ({', '.join(keys)}) "
+                    f"of an operator that PyTorch composes of others, got {key!r}"
                 )
         family, family_line = fields["family"]
         if not family.isidentifier():

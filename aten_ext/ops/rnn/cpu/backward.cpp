@@ -1,6 +1,5 @@
 // A stack of recurrent layers on the CPU, backward: for each layer the steps back, which are the sequential
 // part, then the gradients of weights, biases and input as GEMMs over all steps.
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
@@ -8,6 +7,7 @@
 #include <cstring>
 
 #include "ops/rnn/cpu/call.h"
+#include "ops/rnn/cpu/product.h"
 #include "ops/rnn/cpu/threads.h"
 
 namespace aten_ext::cpu {
@@ -108,7 +108,7 @@ at::Tensor grad_w_hh(const Direction& d, const at::Tensor& states, const at::Ten
       return at::mm(of_first.t(), first_state);
     }
     const at::Tensor of_others = d.hidden_gates.narrow(0, p.reverse ? 0 : steps.batch, others);
-    at::Tensor sum = at::mm(of_others.t(), states.narrow(0, p.reverse ? steps.batch : 0, others));
+    at::Tensor sum = gradient_product(of_others, states.narrow(0, p.reverse ? steps.batch : 0, others));
     return sum.addmm_(of_first.t(), first_state);
   }
   at::Tensor before = at::empty({steps.total, p.hidden}, states.options());
@@ -122,7 +122,7 @@ at::Tensor grad_w_hh(const Direction& d, const at::Tensor& states, const at::Ten
       std::memcpy(to + (steps.offsets[t] + row) * p.hidden, state, sizeof(float) * p.hidden);
     }
   }
-  return at::mm(d.hidden_gates.t(), before);
+  return gradient_product(d.hidden_gates, before);
 }
 
 const float* data_or_null(const at::Tensor& t) {
@@ -213,7 +213,7 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
       const int64_t at = params - in.params.data();
       const Direction& direction = layer[d];
       if (wanted.params[at]) {
-        out.params[at] = at::mm(direction.input_gates.t(), x);
+        out.params[at] = gradient_product(direction.input_gates, x);
       }
       if (wanted.params[at + 1]) {
         out.params[at + 1] = grad_w_hh(direction, saved.layers[l].narrow(1, d * hidden, hidden),
@@ -228,8 +228,8 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
                                  : direction.hidden_gates.sum(0);
       }
       if (wants_input) {
-        grad = grad.defined() ? grad.addmm_(direction.input_gates, params[0])
-                              : at::mm(direction.input_gates, params[0]);
+        const at::Tensor of_direction = product(direction.input_gates, params[0]);
+        grad = grad.defined() ? grad.add_(of_direction) : of_direction;
       }
     }
     if (masked) {

@@ -135,6 +135,9 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
       c10::GradMode::is_enabled() &&
       (is_differentiable(a.data) || std::any_of(a.states.begin(), a.states.end(), is_differentiable) ||
        std::any_of(a.params.begin(), a.params.end(), is_differentiable));
+  if (a.cell == RnnCell::Lstm && !plan.packed && !plan.differentiated) {
+    return "LSTM in inference, which oneDNN runs";
+  }
   const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
   const RnnWork work{a.cell, plan.directions, steps, a.states[0].size(1), a.states[0].size(2)};
   plan.threads = share_work(work);

@@ -1,6 +1,5 @@
 // A stack of recurrent layers on the CPU, forward: for each layer one GEMM that projects the input of all
 // steps, then the steps.
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "ops/rnn/cpu/call.h"
+#include "ops/rnn/cpu/product.h"
 #include "ops/rnn/cpu/threads.h"
 
 namespace aten_ext::cpu {
@@ -133,8 +133,7 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
       p.reverse = d == 1;
       p.hidden = hidden;
       p.steps = steps;
-      const at::Tensor projections =
-          plan.biases ? at::addmm(params[2], x, params[0].t()) : at::mm(x, params[0].t());
+      const at::Tensor projections = linear_product(x, params[0], plan.biases ? params[2] : at::Tensor());
       p.projections = projections.const_data_ptr<float>();
       layer.owned.push_back(projections);
       if (plan.panels) {

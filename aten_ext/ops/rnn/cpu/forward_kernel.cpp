@@ -144,13 +144,19 @@ void pack_forward(RnnCell cell, const float* w_hh, int64_t hidden, float* panels
     const int64_t count = hidden - block * units < units ? hidden - block * units : units;
     for (int gate = 0; gate < gates; ++gate) {
       const float* const from = w_hh + (gate * hidden + block * units) * hidden;
+      int64_t whole = 0;
+      for (int64_t first = 0; first + kLanes <= count; first += kLanes) {
+        for (whole = 0; whole + kLanes <= hidden; whole += kLanes) {
+          at::vec::transpose_mxn<float, kLanes, kLanes>(from + first * hidden + whole, hidden,
+                                                        panel + (whole * gates + gate) * units + first,
+                                                        gates * units);
+        }
+      }
+      const int64_t done = count / kLanes * kLanes;
       for (int64_t k = 0; k < hidden; ++k) {
         float* const to = panel + (k * gates + gate) * units;
-        for (int64_t unit = 0; unit < count; ++unit) {
-          to[unit] = from[unit * hidden + k];
-        }
-        for (int64_t unit = count; unit < units; ++unit) {
-          to[unit] = 0;
+        for (int64_t unit = k < whole ? done : 0; unit < units; ++unit) {
+          to[unit] = unit < count ? from[unit * hidden + k] : 0;
         }
       }
     }

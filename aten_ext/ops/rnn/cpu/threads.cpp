@@ -11,7 +11,7 @@ struct Rates {
   double products = 1.0 / 30;       // a multiply-add of a tile
   double blas_products = 1.0 / 16;  // the same in a small GEMM
   double weight_bytes = 1.0 / 40;   // W_hh beyond the L2, read once a step
-  double packed_bytes = 1.0 / 5;    // W_hh read and written in panels
+  double packed_bytes = 1.0 / 12;   // W_hh read and written in panels
   double gate = 1.0;                // an element of a gate
   double barrier = 2500;            // all threads meet
   double blas_call = 4000;          // a GEMM of ATen's beside its work

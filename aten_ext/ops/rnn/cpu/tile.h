@@ -28,22 +28,43 @@ C10_ALWAYS_INLINE void store(const Vec& value, float* to, int64_t count) {
   count >= kLanes ? value.store(to) : value.store(to, static_cast<int>(count));
 }
 
-// sums[r][v] += rows[r][k] * panel[k][v], in the order of k.
+// Products that are added up before they meet the sum of those before: fewer roundings of a large sum.
+inline constexpr int64_t kProductsOfPart = 64;
+
+// sums[r][v] += rows[r][k] * panel[k][v], in the order of k, part by part.
 template <int R, int V>
 C10_ALWAYS_INLINE void multiply(Vec (&sums)[R][V], const float* const (&rows)[R], const float* panel,
                                 int64_t size) {
-  for (int64_t k = 0; k < size; ++k, panel += V * kLanes) {
-    Vec column[V];
+  for (int64_t begin = 0; begin < size; begin += kProductsOfPart) {
+    const int64_t end = size - begin < kProductsOfPart ? size : begin + kProductsOfPart;
+    Vec part[R][V];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-      column[v] = Vec::loadu(panel + v * kLanes);
+      for (int v = 0; v < V; ++v) {
+        part[r][v] = Vec(0.0f);
+      }
+    }
+    for (int64_t k = begin; k < end; ++k, panel += V * kLanes) {
+      Vec column[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        column[v] = Vec::loadu(panel + v * kLanes);
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        const Vec factor(rows[r][k]);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) {
+          part[r][v] = at::vec::fmadd(factor, column[v], part[r][v]);
+        }
+      }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
-      const Vec factor(rows[r][k]);
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) {
-        sums[r][v] = at::vec::fmadd(factor, column[v], sums[r][v]);
+        sums[r][v] = sums[r][v] + part[r][v];
       }
     }
   }
