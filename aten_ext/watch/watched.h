@@ -49,9 +49,10 @@ C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
       break;
   }
   const auto& plan = decision.choice.plan();
-  Ran<typename S::Result> ran = S::watch().samples() && !is_internal() && !S::kPaired && !brings_node<S>(arguments)
-                                    ? shadowed<S>(arguments, plan)
-                                    : profiled<S>(arguments, plan);
+  Ran<typename S::Result> ran =
+      S::watch().samples() && !is_internal() && !S::kPaired && !brings_node<S>(arguments)
+          ? shadowed<S>(arguments, plan)
+          : profiled<S>(arguments, plan);
   if (ran.refused()) {
     trace(Route::kLate, "");
     return late<S>(arguments);

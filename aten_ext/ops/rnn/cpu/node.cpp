@@ -219,9 +219,9 @@ struct RnnLayers : torch::autograd::Function<RnnLayers> {
         const at::Tensor& t = late[next];
         TORCH_CHECK(!again || t.is_inference() || static_cast<int64_t>(t._version()) == versions[next],
                     "one of the variables needed for gradient computation has been modified by an inplace "
-                    "operation: ",
-                    t.toString(), " ", t.sizes(), " is at version ", t._version(), "; expected version ",
-                    versions[next], " instead.");
+                    "operation:",
+                    " [", t.toString(), " ", t.sizes(), "] is at version ", t._version(),
+                    "; expected version ", versions[next], " instead.");
         all[i] = t;
         ++next;
       }

@@ -1,4 +1,4 @@
-"""What the tests of recurrent layers on the CPU share: layers, calls with gradients, and how they are judged."""
+"""What tests of recurrent layers on the CPU share: layers, calls with gradients, and how they are judged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paths import DOCS
 
 DOCUMENTATION = (DOCS / "overrides.md").read_text()
 CELLS = ("gru", "rnn_tanh", "rnn_relu", "lstm")
-# Beyond upstream's own error, of the typical element: a part of a rounding, and what the error of few elements
-# varies by.
-FLOOR, FLOOR_OF_FEW = 3e-8, 3e-7
+# Beyond upstream's own error, of the typical element: a part of a rounding, and what the error of few
+# elements, sums that may cancel, varies by.
+FLOOR, FLOOR_OF_FEW = 3e-8, 4e-6
 
 
 def documented(reason: str) -> str:
