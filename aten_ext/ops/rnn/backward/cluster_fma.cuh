@@ -27,13 +27,30 @@ namespace aten_ext::cuda {
 template <typename Shape>
 using BackwardFmaWeights = float[Shape::kColumns][Shape::kKeptWeights];
 
-// Row i of the block's gates: of gate i / kUnits. Zero where the unit or the column does not exist.
-template <typename Shape>
-__device__ __forceinline__ float load_backward_weight(const float* w_hh, const RnnPlace& place, int hidden,
-                                                      int i, int column) {
-  const int unit = place.first_unit + i % Shape::kUnits;
-  const int64_t row = static_cast<int64_t>(i / Shape::kUnits) * hidden + unit;
-  return unit < hidden && column < hidden ? w_hh[row * hidden + column] : 0.0f;
+// Rows `first` to first + kCount of the block's gates (row i: of gate i / kUnits) in one column of W_hh. Zero
+// where the unit or the column does not exist. The pointer is hidden from the compiler every few rows: it
+// would keep an address for each load.
+template <typename Shape, int kCount>
+__device__ __forceinline__ void load_backward_weights(float* to, const float* w_hh, const RnnPlace& place,
+                                                      int hidden, int first, int column) {
+  constexpr int kAtOnce = 16;
+  static_assert(kCount % 4 == 0);
+  int unit = place.first_unit + first % Shape::kUnits;
+  const int end = column < hidden ? hidden : 0;
+  const float* from = w_hh + (static_cast<int64_t>(first / Shape::kUnits) * hidden + unit) * hidden + column;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    to[i] = unit < end ? *from : 0.0f;
+    ++unit;
+    from += hidden;
+    if ((first + i + 1) % Shape::kUnits == 0) {  // of the next gate
+      unit -= Shape::kUnits;
+      from += static_cast<int64_t>(hidden - Shape::kUnits) * hidden;
+    }
+    if (i % kAtOnce == kAtOnce - 1) {
+      asm volatile("" : "+l"(from), "+r"(unit));
+    }
+  }
 }
 
 // The products of one row of gates' gradients with this thread's columns. `shared`: the thread's own of the
@@ -113,21 +130,19 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_fma_kerne
   BackwardFmaWeights<Shape> weights;
 #pragma unroll
   for (int column = 0; column < kColumns; ++column) {
+    const int of_layer = first_column + column * kColumnThreads;
+    const int first = split * Shape::kWeights;
+    load_backward_weights<Shape, Shape::kKeptWeights>(weights[column], w_hh, place, a.hidden, first,
+                                                      of_layer);
+    if constexpr (Shape::kSharedWeights > 0) {
+      float beyond[Shape::kSharedWeights];
+      load_backward_weights<Shape, Shape::kSharedWeights>(beyond, w_hh, place, a.hidden,
+                                                          first + Shape::kKeptWeights, of_layer);
 #pragma unroll
-    for (int i = 0; i < Shape::kKeptWeights; ++i) {
-      weights[column][i] = load_backward_weight<Shape>(w_hh, place, a.hidden, split * Shape::kWeights + i,
-                                                       first_column + column * kColumnThreads);
-    }
-#pragma unroll
-    for (int i = 0; i < Shape::kSharedWeights / 4; ++i) {
-      float w[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        w[k] = load_backward_weight<Shape>(w_hh, place, a.hidden,
-                                           split * Shape::kWeights + Shape::kKeptWeights + 4 * i + k,
-                                           first_column + column * kColumnThreads);
+      for (int i = 0; i < Shape::kSharedWeights / 4; ++i) {
+        const float* const w = beyond + 4 * i;
+        shared_weights[(i * kColumns + column) * kThreads] = {w[0], w[1], w[2], w[3]};
       }
-      shared_weights[(i * kColumns + column) * kThreads] = {w[0], w[1], w[2], w[3]};
     }
   }
   // Where the products of a column go: the block that has its unit, and there this block's part of the sum.

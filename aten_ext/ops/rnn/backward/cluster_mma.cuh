@@ -109,16 +109,21 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kerne
   const int first_column = warp % kTileWarps * kTiles * 16;
   const int first_gate = split * kPairs * Shape::kPairColumns + in_four * kVector;
   BackwardMmaWeights<Shape> weights;
-  const auto* const w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
+  const auto* w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       const int gate = first_gate + pair * Shape::kPairColumns;
       const int column = first_column + tile * 16 + group_of_four;
-      weights.low[tile][pair] = load_backward_operands<Element, Shape>(w_hh, place, a.hidden, gate, column);
-      weights.high[tile][pair] =
-          load_backward_operands<Element, Shape>(w_hh, place, a.hidden, gate, column + 8);
+      uint4& low = weights.low[tile][pair];
+      uint4& high = weights.high[tile][pair];
+      low = load_backward_operands<Element, Shape>(w_hh, place, a.hidden, gate, column);
+      high = load_backward_operands<Element, Shape>(w_hh, place, a.hidden, gate, column + 8);
+      // A few at a time: otherwise the loads of all would wait in registers of their own for the conversion.
+      if ((tile * kPairs + pair) % 3 == 2) {
+        asm volatile("" : "+l"(w_hh), "+r"(low.x), "+r"(low.w), "+r"(high.x), "+r"(high.w));
+      }
     }
   }
   // Zero where no unit ever writes and rows that do not exist: the products of those rows go nowhere, but

@@ -6,8 +6,8 @@
 // the batch. They come from global memory in words of two units and the number of the step, as the states of
 // the forward do (ops/rnn/grid_mma.cuh), a tile of 16 units for each gate.
 //
-// Registers: 128 of weights at most, so that there is room for the words of the next gate. The gates beyond
-// are read from shared memory in each step. Timings: docs/kernels/rnn.md.
+// Registers: 128 of weights at most, so that there is room for the words of the next portion. The gates
+// beyond are read from shared memory in each step. Timings: docs/kernels/rnn.md.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -55,7 +55,11 @@ __global__ __launch_bounds__(kGridThreads,
   constexpr int kOfSixteen = kGates * kOfGate;  // of all their gates
   constexpr int kOfEight = kGridWarps * kSteps * kOfSixteen;
   constexpr int kChains = 2;
-  using Poll = GridPoll<Mma::kTagBits, kSteps, kSteps, 0, kOfSixteen>;
+  // Words are polled, and then multiplied, in portions: of a gate of up to 128 units.
+  constexpr int kPoll = kSteps < 8 ? kSteps : 8;
+  constexpr int kOfGatePortions = kSteps / kPoll;
+  constexpr int kPortions = kGates * kOfGatePortions;
+  using Poll = GridPoll<Mma::kTagBits, kPoll, kPoll, 0, kOfSixteen>;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -70,7 +74,7 @@ __global__ __launch_bounds__(kGridThreads,
   float* const products = dynamic_shared<float>() + Shape::weights();  // [2, kGridWarps, padded, kStride]
 
   uint32_t weights[kKept][kSteps][kRegisters];
-  const auto* const w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
+  const auto* w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
 #pragma unroll
   for (int gate = 0; gate < kGates; ++gate) {
 #pragma unroll
@@ -79,7 +83,12 @@ __global__ __launch_bounds__(kGridThreads,
       const Tensor* const from = w_hh + (static_cast<int64_t>(gate) * hidden + first) * hidden;
       const int unit = place.first_unit + group_of_four;
       if (gate < kKept) {
-        load_backward_tile<Element>(weights[gate % kKept][s], from, hidden - first, unit, hidden);
+        uint32_t (&tile)[kRegisters] = weights[gate % kKept][s];
+        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
+        // A few at a time: otherwise the loads of all would wait in registers of their own.
+        if (s % 4 == 3) {
+          asm volatile("" : "+l"(w_hh), "+r"(tile[0]), "+r"(tile[3]));
+        }
       } else {
         uint32_t tile[kRegisters];
         load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
@@ -107,48 +116,53 @@ __global__ __launch_bounds__(kGridThreads,
     if (step > 0) {
       before_products(step, finishes);
       const uint64_t* const from = backward_words(a, words, step) + warp * kSteps * kOfSixteen + 2 * lane;
-      // The words of a gate of eight rows. Those of the next are loaded while these are multiplied.
-      WordPair pairs[kSteps];
-      const auto poll_gate = [&](int row0, int gate) {
+      // The words of a portion of eight rows. Those of the next are loaded while these are multiplied.
+      WordPair pairs[kPoll];
+      const auto poll_portion = [&](int row0, int portion) {
+        const int first = portion % kOfGatePortions * kPoll;
         uint32_t missing = 0;
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
+        for (int s = 0; s < kPoll; ++s) {
           pairs[s] = {};  // of rows and columns that do not exist
-          missing |= row0 + group_of_four < rows && (warp * kSteps + s) * 16 < hidden ? 1u << s : 0u;
+          const bool exists = row0 + group_of_four < rows && (warp * kSteps + first + s) * 16 < hidden;
+          missing |= exists ? 1u << s : 0u;
         }
-        return Poll{from + static_cast<int64_t>(row0 / 8) * kOfEight + gate * kOfGate, missing,
-                    Mma::tag(step)};
+        return Poll{from + static_cast<int64_t>(row0 / 8) * kOfEight + first * kOfSixteen +
+                        portion / kOfGatePortions * kOfGate,
+                    missing, Mma::tag(step)};
       };
-      Poll poll = poll_gate(0, 0);
+      Poll poll = poll_portion(0, 0);
       poll.issue(pairs);
 #pragma unroll 1
       for (int row0 = 0; row0 < rows; row0 += 8) {
         float sums[kChains][4] = {};
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
+        for (int portion = 0; portion < kPortions; ++portion) {
+          const int gate = portion / kOfGatePortions;
           poll.complete(pairs);
-          typename Mma::Operand b[kSteps];
+          typename Mma::Operand b[kPoll];
 #pragma unroll
-          for (int s = 0; s < kSteps; ++s) {
+          for (int s = 0; s < kPoll; ++s) {
             b[s] = Mma::operand(pairs[s]);
           }
-          if (gate + 1 < kGates || row0 + 8 < rows) {
-            poll = gate + 1 < kGates ? poll_gate(row0, gate + 1) : poll_gate(row0 + 8, 0);
+          if (portion + 1 < kPortions || row0 + 8 < rows) {
+            poll = portion + 1 < kPortions ? poll_portion(row0, portion + 1) : poll_portion(row0 + 8, 0);
             poll.issue(pairs);
           }
 #pragma unroll
-          for (int s = 0; s < kSteps; ++s) {
+          for (int i = 0; i < kPoll; ++i) {
+            const int s = portion % kOfGatePortions * kPoll + i;
             if (gate < kKept) {
-              Mma::multiply_add(sums[s % kChains], weights[gate % kKept][s], b[s]);
+              Mma::multiply_add(sums[i % kChains], weights[gate % kKept][s], b[i]);
             } else {
               uint32_t tile[kRegisters];
 #pragma unroll
-              for (int i = 0; i < kRegisters / 4; ++i) {
-                memcpy(tile + 4 * i,
-                       shared_weights + (((gate - kKept) * kSteps + s) * (kRegisters / 4) + i) * kGridThreads,
+              for (int k = 0; k < kRegisters / 4; ++k) {
+                memcpy(tile + 4 * k,
+                       shared_weights + (((gate - kKept) * kSteps + s) * (kRegisters / 4) + k) * kGridThreads,
                        sizeof(uint4));
               }
-              Mma::multiply_add(sums[s % kChains], tile, b[s]);
+              Mma::multiply_add(sums[i % kChains], tile, b[i]);
             }
           }
         }

@@ -32,10 +32,10 @@ struct BackwardFmaShape {
   static constexpr int kThreads = threads;
   static constexpr int kUnits = units;  // of a block
   static constexpr int kSplits = splits;
-  static constexpr int kDepth = kGates * units;                       // gates of a block's units
-  static constexpr int kWeights = kDepth / splits;                    // of a thread and column
-  static constexpr int kColumns = blocks * units * splits / threads;  // of a thread
-  static constexpr int kMostWeights = 192;                            // of a thread in registers
+  static constexpr int kDepth = kGates * units;                               // gates of a block's units
+  static constexpr int kWeights = kDepth / splits;                            // of a thread and column
+  static constexpr int kColumns = blocks * units * splits / threads;          // of a thread
+  static constexpr int kMostWeights = kWeights * kColumns > 192 ? 176 : 192;  // of a thread in registers
   static constexpr int kSharedWeights = std::max(0, kWeights - kMostWeights / kColumns);
   static constexpr int kKeptWeights = kWeights - kSharedWeights;
   static constexpr int kMaxHidden = blocks * units;
