@@ -200,12 +200,17 @@ __global__ __launch_bounds__(kGridThreads,
         [&](int row, const typename Items::Gradients& gradients) {
           uint64_t* const to = words.of(step + 1) + static_cast<int64_t>(row / 8) * kOfEight +
                                place.rank * kOfSixteen + row % 8 * 8 + item_unit / 2;
+          // All shuffles before the branch: behind it, each would wait for the lanes to meet again.
+          uint64_t word[kGates];
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
             const float neighbour = __shfl_down_sync(0xffffffff, gradients.hidden[gate], 1);
-            if (lane % 2 == 0 && row < rows) {
-              store_word(to + gate * kOfGate,
-                         Mma::word(gradients.hidden[gate], neighbour, Mma::tag(step + 1)));
+            word[gate] = Mma::word(gradients.hidden[gate], neighbour, Mma::tag(step + 1));
+          }
+          if (lane % 2 == 0 && row < rows) {
+#pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+              store_word(to + gate * kOfGate, word[gate]);
             }
           }
         });

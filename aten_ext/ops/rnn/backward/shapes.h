@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/math.h"
 #include "ops/rnn/backward/coefficients.h"
@@ -150,18 +151,20 @@ struct BackwardGridMmaShape {
 template <class Sizes>
 using BackwardFmaShapes =
     Shapes<BackwardFmaShape<Sizes, 1, 128, 32, 4, 2>, BackwardFmaShape<Sizes, 1, 256, 64, 4, 4>,
-           BackwardFmaShape<Sizes, 1, 256, 128, 2, 4>, BackwardFmaShape<Sizes, 8, 256, 32, 1, 4>,
-           BackwardFmaShape<Sizes, 16, 256, 32, 1, 4>>;
+           BackwardFmaShape<Sizes, 1, 256, 128, 2, 4>, BackwardFmaShape<Sizes, 4, 256, 32, 2, 2>,
+           BackwardFmaShape<Sizes, 8, 256, 32, 1, 4>, BackwardFmaShape<Sizes, 16, 256, 32, 1, 4>>;
 // Bytes of an operand, then as above.
 template <class Sizes>
 using BackwardMmaShapes =
     Shapes<BackwardMmaShape<Sizes, 2, 1, 256, 64, 2>, BackwardMmaShape<Sizes, 2, 1, 256, 128, 1>,
            BackwardMmaShape<Sizes, 2, 8, 256, 32, 1>, BackwardMmaShape<Sizes, 2, 16, 256, 32, 1>>;
+// In TF32 a cluster of 16 has registers for the weights of a GRU; an RNN is faster over the whole GPU.
 template <class Sizes>
-using BackwardTf32Shapes = Shapes<BackwardMmaShape<Sizes, 4, 8, 256, 32, 1>>;
+using BackwardTf32Shapes = std::conditional_t<
+    Sizes::kGates == 3,
+    Shapes<BackwardMmaShape<Sizes, 4, 8, 256, 32, 1>, BackwardMmaShape<Sizes, 4, 16, 256, 32, 1>>,
+    Shapes<BackwardMmaShape<Sizes, 4, 8, 256, 32, 1>>>;
 // Bytes of an operand, times 16 units of a warp.
-template <class Sizes>
-using BackwardGridFmaShapes = Shapes<BackwardGridFmaShape<Sizes>>;
 template <class Sizes>
 using BackwardGridMmaShapes =
     Shapes<BackwardGridMmaShape<Sizes, 2, kGridMmaSteps>, BackwardGridMmaShape<Sizes, 2, kGridMmaMoreSteps>>;
