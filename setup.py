@@ -132,7 +132,7 @@ def machine_code(number: int) -> str:
 
 
 def arch_flags(toolkit: Path) -> list[str]:
-    """-gencode flags for the default architectures; none where TORCH_CUDA_ARCH_LIST names some (torch reads it).
+    """The default -gencode flags; none where TORCH_CUDA_ARCH_LIST names some: torch reads it.
 
     Those of the GPUs present, if the toolkit knows them. Otherwise all: machine code of x.y also runs on x.z
     for z > y, so one of each major version is enough to cover it; 8.6 and 8.9 are there for speed, and the
