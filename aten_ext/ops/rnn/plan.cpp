@@ -238,10 +238,13 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
 const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
   const int64_t hidden = sizes.hidden;
-  if (is_kept_for_few_steps(problem)) {
+  // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
+  // hold a cell state.
+  const bool packed = problem.sequence.is_packed();
+  if (!packed && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
-  if (plan_steps(sizes, plan.tf32)) {
+  if (!packed && plan_steps(sizes, plan.tf32)) {
     plan.route = Route::Step;
     const int64_t inputs[2] = {problem.sequence.features, hidden * sizes.directions};
     for (int i = 0; i < 2; ++i) {
@@ -250,10 +253,10 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     }
     return nullptr;
   }
-  if (sizes.steps == 1 && !has_long_first_step(problem)) {
+  if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  if (is_kept_on_chip(problem)) {
+  if (!packed && is_kept_on_chip(problem)) {
     return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
                                      : "layer that cuDNN keeps on the chip";
   }
@@ -329,7 +332,8 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
 std::string RnnPlan::describe() const {
   return route == Route::Step
              ? std::string("a launch for each step, ") + describe_math(step[0].math)
-             : describe_recurrence(recurrence) + ", " + describe_math(recurrence.math) +
+             : (problem.sequence.is_packed() ? "padded, " : "") + describe_recurrence(recurrence) + ", " +
+                   describe_math(recurrence.math) +
                    (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "");
 }
 

@@ -141,12 +141,38 @@ def test_layers_one_after_the_other_are_not_cudnns_order() -> None:
     assert ask_layer(layers=2, weight=views) == ""
 
 
+def test_packed_sequences_run() -> None:
+    sizes = [16, *[1] * 17]
+    hx = meta(1, 16, 8)
+    assert ask_layer(input=meta(33, 6), batch_sizes=sizes, hx=hx).startswith("packed sequence of one long")
+    assert ask_layer(input=meta(32, 6), batch_sizes=[16, 2, *[1] * 14], hx=hx) == ""
+    assert ask_layer(input=meta(3, 6), batch_sizes=[2, 1]) == ""
+    assert ask_layer(input=meta(3, 6), batch_sizes=[2, 1], batch_first=True) == ""
+    assert ask_layer(input=meta(2, 6), batch_sizes=[2]) == "", "one step"
+
+
 DECLINED = [
     ("unknown mode", {"mode": 4}),
     ("unknown mode", {"mode": -1}),
     ("training", {"train": True}),
     ("training", {"train": True, "dropout": 0.5}),
-    ("packed sequence", {"batch_sizes": [2, 1]}),
+    ("input that is not three-dimensional", {"input": meta(3, 6)}),
+    *(
+        ("packed sequence whose batch sizes do not fit the input", {"input": rows, "batch_sizes": sizes})
+        for rows, sizes in (
+            (meta(2, 2, 6), [2, 2]),
+            (meta(4, 6), [2, 1]),
+            (meta(2, 6), [2, 1]),
+            (meta(3, 6), [1, 2]),
+            (meta(3, 6), [2, 1, 0]),
+            (meta(3, 6), [2, 2, -1]),
+        )
+    ),
+    (
+        "packed sequence of one long row and many short ones",
+        {"input": meta(32, 6), "batch_sizes": [16, *[1] * 16], "hx": meta(1, 16, 8)},
+    ),
+    ("initial state that is not contiguous or of another size", {"input": meta(4, 6), "batch_sizes": [3, 1]}),
     ("projection", {"proj_size": 2}),
     ("cell state", {"cx": meta(1, 2, 8)}),
     ("dtype other than float32, float16, bfloat16", {"dtype": torch.float64}),
