@@ -217,13 +217,13 @@ FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "cat": _cat,
     "gru": _layers,
     "gru_cell": _composite_gru_cell,
-    "lstm_cell": _composite_lstm_cell,
-    "rnn_relu_cell": _composite_rnn_cell,
-    "rnn_tanh_cell": _composite_rnn_cell,
     "lstm": _layers,
+    "lstm_cell": _composite_lstm_cell,
     "mm": _mm,
     "rnn_relu": _layers,
+    "rnn_relu_cell": _composite_rnn_cell,
     "rnn_tanh": _layers,
+    "rnn_tanh_cell": _composite_rnn_cell,
 }
 """By the operator's name; one for all its overloads."""
 
