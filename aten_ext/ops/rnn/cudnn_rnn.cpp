@@ -1,9 +1,9 @@
-// _cudnn_rnn on CUDA: a stack of GRU layers in inference.
+// _cudnn_rnn on CUDA: a stack of GRU layers.
 //
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
-// hx, and in inference an empty cy and an empty `reserve` of bytes. weight_buf is what the caller gave, or a
-// packed copy of the weights made for this call. Only a backward pass would read it, and after inference
-// there is none, but a direct caller gets it, so it is made as upstream's is.
+// hx, an empty cy, and what a backward needs (training/reserve.h), in inference an empty `reserve` of bytes.
+// weight_buf is what the caller gave, or a packed copy of the weights made for this call. Nothing of ours
+// reads it, but a direct caller gets it, so it is made as upstream's is.
 //
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,24 @@
 #include "core/gpu.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/overrides.h"
+#include "ops/rnn/training/reserve.h"
 
 namespace aten_ext {
 
 Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   RnnProblem problem{};
   const char* const reason = problem_of(a, problem);
-  return reason != nullptr ? Choice<RnnPlan>(reason) : plan_rnn(problem, gpu_of(a.input.device()));
+  if (reason != nullptr) {
+    return reason;
+  }
+  const Gpu& gpu = gpu_of(a.input.device());
+  const Choice<RnnPlan> choice = plan_rnn(problem, gpu);
+  if (choice.reason() == nullptr && problem.train) {
+    if (const char* of_training = decline_training(choice.plan(), gpu)) {
+      return of_training;
+    }
+  }
+  return choice;
 }
 
 }  // namespace aten_ext
@@ -96,6 +107,21 @@ at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
     buffer.narrow(0, given, flat.elements() - given).zero_();
   }
   return buffer;
+}
+
+// Where a layer writes its output: the backward of those behind it needs that of all layers but the last.
+at::Tensor new_output(const RnnProblem& problem, const at::Tensor& reserve, int64_t layer,
+                      const at::TensorOptions& options) {
+  const int64_t sizes[] = {problem.sequence.steps, problem.sequence.batch,
+                           problem.directions * problem.hidden};
+  if (!problem.train || layer == problem.layers - 1) {
+    return at::empty(sizes, options);
+  }
+  const int64_t strides[] = {sizes[1] * sizes[2], sizes[2], 1};
+  const int64_t offset = Reserve(problem).offset(layer) / static_cast<int64_t>(options.dtype().itemsize());
+  at::Tensor output = at::empty({0}, options);
+  output.set_(reserve.storage(), offset, sizes, strides);
+  return output;
 }
 
 // A layer at work. The first reads the call's input, the others what the layer before wrote.
@@ -303,8 +329,11 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   at::empty({problem.layers * problem.directions, sequence.batch, problem.hidden}, options),
                   {},
                   c10::cuda::getCurrentCUDAStream()};
+  const at::Tensor reserve = problem.train
+                                 ? at::empty({1, Reserve(problem).bytes()}, options.dtype(at::kByte))
+                                 : at::empty({0}, options.dtype(at::kByte));
   for (; layer.index < problem.layers; ++layer.index) {
-    layer.y = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, options);
+    layer.y = new_output(problem, reserve, layer.index, options);
     const cudaError_t error = plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
     if (is_refusal(error)) {
       return kRefused;  // results are fresh: nobody has seen what earlier launches wrote
@@ -314,7 +343,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     layer.layout = Layout::TimeMajor;
   }
   return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
-                    at::empty({0}, options), at::empty({0}, options.dtype(at::kByte)),
+                    at::empty({0}, options), reserve,
                     is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }
 

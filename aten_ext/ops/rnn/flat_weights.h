@@ -13,7 +13,7 @@ namespace aten_ext::cuda {
 class FlatWeights {
  public:
   explicit FlatWeights(const RnnProblem& problem)
-      : gates_(3 * problem.hidden),
+      : gates_(problem.gates() * problem.hidden),
         hidden_(problem.hidden),
         features_(problem.sequence.features),
         directions_(problem.directions),

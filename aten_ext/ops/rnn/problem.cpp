@@ -39,7 +39,7 @@ const char* decline_buffer(const args::_cudnn_rnn& a, const RnnProblem& problem)
 
 // Shapes of the weight list: what upstream would accept, no more. With weight_buf, of which they are views,
 // that is also one column of all elements: what PyTorch's autocast makes of its 16-bit copies.
-const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem) {
+const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem, bool saved) {
   const int64_t stride = a.weight_stride0;
   const int64_t hidden = problem.hidden;
   const bool flattened = is_given(a.weight_buf);
@@ -56,9 +56,10 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
     const bool first_layer = static_cast<int64_t>(i) < problem.directions * stride;
     const int64_t columns = first_layer ? problem.sequence.features : problem.directions * hidden;
     const int64_t count = 3 * hidden * (kind == 0 ? columns : kind == 1 ? hidden : 1);
-    if (!(flattened && has_shape(w, {count, 1})) && !(kind == 0   ? has_shape(w, {3 * hidden, columns})
-                                                      : kind == 1 ? has_shape(w, {3 * hidden, hidden})
-                                                                  : has_shape(w, {3 * hidden}))) {
+    if (!((flattened || saved) && has_shape(w, {count, 1})) &&
+        !(kind == 0   ? has_shape(w, {3 * hidden, columns})
+          : kind == 1 ? has_shape(w, {3 * hidden, hidden})
+                      : has_shape(w, {3 * hidden}))) {
       return "weight list that does not fit the layers";
     }
     if (!w.is_contiguous()) {
@@ -93,12 +94,12 @@ Layout layout_of(const at::Tensor& input, bool batch_first) {
 
 }  // namespace
 
-const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem) {
+const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool saved) {
   if (a.mode != static_cast<int64_t>(Cell::Gru)) {
     return "mode other than GRU";
   }
-  if (a.train) {
-    return "training";
+  if (a.train && a.dropout != 0.0 && a.num_layers > 1) {
+    return "dropout between layers";
   }
   if (!a.batch_sizes.empty()) {
     return "packed sequence";
@@ -141,7 +142,7 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem) {
   problem.hidden = a.hidden_size;
   problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
                       nullptr, layout_of(input, a.batch_first)};
-  if (const char* reason = decline_weights(a, problem)) {
+  if (const char* reason = decline_weights(a, problem, saved)) {
     return reason;
   }
   if (!has_shape(a.hx, {a.num_layers * problem.directions, problem.sequence.batch, problem.hidden}) ||

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "ops/rnn/cell_sizes.h"
 #include "ops/rnn/sequence.h"
 
 namespace aten_ext::args {
@@ -12,9 +13,6 @@ struct _cudnn_rnn;
 }
 
 namespace aten_ext::cuda {
-
-// With the numbers of cudnnRNNMode_t, which PyTorch passes.
-enum class Cell : uint8_t { RnnRelu, RnnTanh, Lstm, Gru };
 
 struct RnnProblem {
   Cell cell;
@@ -29,6 +27,9 @@ struct RnnProblem {
   int64_t hidden;
   Sequence sequence;
 
+  int gates() const {
+    return gates_of(cell);
+  }
   bool is_16_bits() const {
     return dtype != Dtype::Float;
   }
@@ -42,7 +43,8 @@ struct RnnProblem {
   }
 };
 
-// The problem, or the reason why it is none of ours; nullptr: it is.
-const char* problem_of(const args::_cudnn_rnn& arguments, RnnProblem& problem);
+// The problem, or the reason why it is none of ours; nullptr: it is. `saved`: the weights are what autograd
+// saved of a forward, each wherever it lies, be it of one column.
+const char* problem_of(const args::_cudnn_rnn& arguments, RnnProblem& problem, bool saved = false);
 
 }  // namespace aten_ext::cuda

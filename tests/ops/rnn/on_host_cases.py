@@ -21,6 +21,18 @@ ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
 """In which the threads of a block get their turns: arguments of ``order_of_threads``."""
 
 
+TRAINING = [
+    "ops/rnn/training/cudnn_rnn_backward.cpp",
+    "ops/rnn/training/layer.cpp",
+    "ops/rnn/training/plan.cpp",
+    "ops/rnn/training/recompute.cu",
+    "ops/rnn/training/step.cu",
+    "ops/rnn/training/copies.cu",
+    "ops/rnn/training/column_sums.cu",
+    "ops/rnn/training/stub_until_loop.cpp",
+]
+
+
 def load() -> Any:
     """All kernels of the GRU as operators, and what gru_ops.cpp adds to them, which is returned."""
     library.load(
@@ -31,6 +43,7 @@ def load() -> Any:
         "ops/rnn/recurrence.cu",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
+        *TRAINING,
         "ops/rnn/recurrence_shape.cpp",
         "ops/rnn/cluster.cu",
         "ops/rnn/gru_cell.cu",
@@ -38,6 +51,7 @@ def load() -> Any:
         "ops/rnn/thnn_fused_gru_cell.cu",
         "ops/rnn/thnn_fused_gru_cell.cpp",
         str(Path(__file__).with_name("gru_ops.cpp")),
+        str(Path(__file__).parent / "training" / "backward_ops.cpp"),
     )
     return torch.ops.aten_ext_on_host_gru
 
