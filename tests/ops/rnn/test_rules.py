@@ -22,6 +22,9 @@ from ops.rnn.cases import DTYPES, LSTM, ask_layer, flattened, meta, names, tf32_
         {"hidden": 33},
         {"hidden": 600},
         {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
+        {"train": True, "steps": 4},
+        {"train": True, "steps": 1, "layers": 3, "bidirectional": True},
+        {"train": True, "steps": 2, "dropout": 0.5},  # and between layers
         {"input": meta(5, 2, 12)[..., ::2]},
     ],
     ids=names,
@@ -99,8 +102,6 @@ def test_layers_one_after_the_other_are_not_cudnns_order() -> None:
 
 DECLINED = [
     ("mode other than GRU", {"mode": LSTM}),
-    ("training", {"train": True}),
-    ("training", {"train": True, "dropout": 0.5}),
     ("packed sequence", {"batch_sizes": [2, 1]}),
     ("projection", {"proj_size": 2}),
     ("cell state", {"cx": meta(1, 2, 8)}),
