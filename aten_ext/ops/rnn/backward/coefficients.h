@@ -15,16 +15,19 @@
 namespace aten_ext::cuda {
 
 struct GruBackwardSizes : GruSizes {
+  static constexpr int kCarries = 1;  // the part of dh that bypasses the gates
   static constexpr int kCoefficients = 5;
   enum Coefficient { kReset, kUpdate, kNew, kR, kZ };
 };
 
 struct LstmBackwardSizes : LstmSizes {
+  static constexpr int kCarries = 1;  // dc
   static constexpr int kCoefficients = 6;
   enum Coefficient { kP, kInput, kForget, kCell, kOutput, kF };
 };
 
 struct RnnBackwardSizes : RnnSizes {
+  static constexpr int kCarries = 0;
   static constexpr int kCoefficients = 1;
 };
 

@@ -1,0 +1,166 @@
+// The backward recurrence of a layer over the whole GPU in fp32, with plain fused multiply-adds: one launch
+// for all steps, W_hh in registers. H up to 1024. How the warps of a block meet: ops/rnn/grid.cuh.
+//
+// Every block needs the gradients of all units' gates, and has the columns of W_hh of its own eight units.
+// They go through global memory in words that carry the number of their step (ops/rnn/grid_exchange.cuh).
+// Warp w has of each gate the rows [128 w, 128 w + 128), of which lane l has 128 w + 2 l + {0, 1} and the
+// ones 64 further on. A step, row by row of the batch: two pairs of words a gate, 4 * kGates * 8
+// multiply-adds, sums over the lanes, and partial sums to shared memory. Handing on parts of sums instead, as
+// in a cluster, would take as many words from each block as there are units in the layer, and a block would
+// write far more.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "device/shared.cuh"
+#include "ops/rnn/backward/arguments.cuh"
+#include "ops/rnn/backward/items.cuh"
+#include "ops/rnn/backward/shapes.h"
+#include "ops/rnn/grid.cuh"
+#include "ops/rnn/reduce.cuh"
+
+namespace aten_ext::cuda {
+
+// Of this block's group in the buffer of a step; `words`: of a group.
+__device__ __forceinline__ uint64_t* backward_words(const BackwardArguments& a, int64_t words, int step) {
+  const int64_t groups = static_cast<int64_t>(gridDim.x) / a.blocks;
+  return a.words + (step % 2 * groups + static_cast<int64_t>(blockIdx.x) / a.blocks) * words;
+}
+
+template <typename Cell>
+__global__ __launch_bounds__(kGridThreads,
+                             1) void backward_grid_fma_kernel(const __grid_constant__ BackwardArguments a) {
+  using Shape = BackwardGridFmaShape<Cell>;
+  using Items = BackwardItems<Cell, float, kGridThreads>;
+  constexpr int kUnits = kBackwardGridFmaUnits;
+  constexpr int kGates = Cell::kGates;
+  constexpr int kLanes = 32 / kUnits;  // that have the same sum in the end
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const RnnPlace place = backward_place(a);
+  const int rows = place.rows;
+  const int hidden = a.hidden;
+  float* const products = dynamic_shared<float>();  // [2, kGridWarps, a.rows, kUnits]
+
+  const int column[2] = {warp * 128 + 2 * lane, warp * 128 + 2 * lane + 64};
+  float weights[kUnits][kGates][4];
+  const auto* const w_hh = static_cast<const float*>(a.direction[place.direction].w_hh);
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int c = column[i / 2] + i % 2;
+      const float* const from = w_hh + (static_cast<int64_t>(gate) * hidden + c) * hidden + place.first_unit;
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        weights[unit][gate][i] = c < hidden && place.first_unit + unit < hidden ? from[unit] : 0.0f;
+      }
+    }
+  }
+
+  const int item_row = warp * (32 / kUnits) + lane / kUnits;
+  Items items(a, place, products + Shape::floats(a.rows), thread, place.first_unit + lane % kUnits, item_row,
+              Shape::kRowsOfTurn);
+  const int finishing = min(kGridWarps, (rows + 32 / kUnits - 1) / (32 / kUnits));  // warps
+  const bool finishes = warp < finishing;
+  const bool has_columns = warp * 128 < hidden;
+  const int64_t words = backward_grid_fma_words<Cell>(a.rows);
+
+  for (int step = 0;; ++step) {
+    const bool last = step == a.steps;
+    float* const parts = products + step % 2 * kGridWarps * a.rows * kUnits;
+    if (step > 0) {
+      before_products(step, finishes);
+      const uint64_t* const from = backward_words(a, words, step) + column[0];
+      using Poll = GridPoll<32, 2 * kGates, 2, kGridFmaColumns, 64>;
+      uint32_t missing = 0;
+#pragma unroll
+      for (int i = 0; i < 2 * kGates; ++i) {
+        missing |= column[i % 2] < hidden ? 1u << i : 0u;
+      }
+      WordPair pairs[2 * kGates] = {};
+      Poll{from, missing, 0}.issue(pairs);
+#pragma unroll 1
+      for (int row = 0; row < rows; ++row) {
+        Poll poll{from + static_cast<int64_t>(row) * kGates * kGridFmaColumns, missing,
+                  static_cast<uint32_t>(step)};
+        poll.complete(pairs);
+        float x[kGates][4];
+#pragma unroll
+        for (int i = 0; i < 2 * kGates; ++i) {
+          x[i / 2][i % 2 * 2] = __uint_as_float(static_cast<uint32_t>(pairs[i].first));
+          x[i / 2][i % 2 * 2 + 1] = __uint_as_float(static_cast<uint32_t>(pairs[i].second));
+        }
+        if (row + 1 < rows) {
+          Poll{from + static_cast<int64_t>(row + 1) * kGates * kGridFmaColumns, missing, 0}.issue(pairs);
+        }
+        float sums[kUnits][1];
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) {
+          sums[unit][0] = 0.0f;
+#pragma unroll
+          for (int i = 0; i < 4 * kGates; ++i) {
+            sums[unit][0] = fmaf(weights[unit][i / 4][i % 4], x[i / 4][i % 4], sums[unit][0]);
+          }
+        }
+        reduce_over_team<32>(sums, lane);
+        if (lane % kLanes == 0) {
+          parts[(warp * a.rows + row) * kUnits + lane / kLanes] = sums[0][0];
+        }
+      }
+      if (!meet(step, finishes, has_columns)) {
+        if (last) {
+          break;
+        }
+        continue;
+      }
+    } else if (!finishes) {
+      continue;
+    }
+
+    typename Items::Gradients gradients;
+    for (int turn = 0; turn < items.turns(); ++turn) {
+      if (last) {
+        items.prepare_last(turn);
+      } else {
+        items.prepare(turn);
+      }
+      const int row = min(items.row(turn), rows - 1);
+      float sum = 0.0f;
+      if (step == 0) {
+        sum = items.first(a, turn);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kGridWarps; ++i) {
+          sum += parts[(i * a.rows + row) * kUnits + lane % kUnits];
+        }
+      }
+      if (turn + 1 == items.turns()) {
+        products_read(step, a.steps + 1, finishing);
+      }
+      if (last) {
+        items.write_last(a, turn, sum);
+        continue;
+      }
+      gradients = items.gradients(turn, sum);
+      if (items.row(turn) < rows) {
+        uint64_t* const to = backward_words(a, words, step + 1) +
+                             static_cast<int64_t>(row) * kGates * kGridFmaColumns + place.first_unit +
+                             lane % kUnits;
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          store_word(to + gate * kGridFmaColumns,
+                     static_cast<uint64_t>(step + 1) << 32 | __float_as_uint(gradients.hidden[gate]));
+        }
+      }
+      items.write(a, turn, a.steps - 1 - step, gradients);
+    }
+    if (last) {
+      break;
+    }
+  }
+}
+
+}  // namespace aten_ext::cuda

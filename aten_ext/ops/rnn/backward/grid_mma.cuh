@@ -1,0 +1,228 @@
+// The backward recurrence of a layer over the whole GPU on tensor cores: one launch for all steps, W_hh in
+// registers as the A operand. How the warps of a block meet: ops/rnn/grid.cuh.
+//
+// A block has 16 units. Warp w has kSteps times 16 units of the layer, with the gates of each: A is W_hh
+// transposed, 16 of the block's columns by 16 rows of a gate, B the gradients of those gates of eight rows of
+// the batch. They come from global memory in words of two units and the number of the step, as the states of
+// the forward do (ops/rnn/grid_mma.cuh), a tile of 16 units for each gate.
+//
+// Registers: 128 of weights at most, so that there is room for the words of the next portion. The gates
+// beyond are read from shared memory in each step. Timings: docs/kernels/rnn.md.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+#include "device/shared.cuh"
+#include "ops/rnn/backward/arguments.cuh"
+#include "ops/rnn/backward/grid_fma.cuh"
+#include "ops/rnn/backward/items.cuh"
+#include "ops/rnn/backward/shapes.h"
+#include "ops/rnn/grid_mma.cuh"
+
+namespace aten_ext::cuda {
+
+// A tile of A: rows g and g + 8 are the block's units, columns 4 t + {0..3} are rows of W_hh from `row`, of
+// which `rows` exist. Zero elsewhere.
+template <typename Element>
+__device__ __forceinline__ void load_backward_tile(uint32_t (&tile)[GridMma<Element>::kRegisters],
+                                                   const typename RnnMma<Element>::Tensor* from, int rows,
+                                                   int unit, int hidden) {
+  float low[4];
+  float high[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const auto* const row = from + static_cast<int64_t>(i) * hidden + unit;
+    low[i] = i < rows && unit < hidden ? to_op(row[0]) : 0.0f;
+    high[i] = i < rows && unit + 8 < hidden ? to_op(row[8]) : 0.0f;
+  }
+  GridMma<Element>::set(tile, low, high);
+}
+
+template <typename Cell, typename Element, typename Shape>
+__global__ __launch_bounds__(kGridThreads,
+                             1) void backward_grid_mma_kernel(const __grid_constant__ BackwardArguments a) {
+  using Mma = GridMma<Element>;
+  using Tensor = typename RnnMma<Element>::Tensor;
+  using Items = BackwardItems<Cell, Tensor, kGridThreads>;
+  static_assert(Mma::kRegisters == Shape::kRegisters);
+  constexpr int kGates = Cell::kGates;
+  constexpr int kSteps = Shape::kSteps;
+  constexpr int kRegisters = Mma::kRegisters;
+  constexpr int kKept = Shape::kKeptGates;
+  constexpr int kOfGate = kGridMmaWords;        // words of 16 units of eight rows
+  constexpr int kOfSixteen = kGates * kOfGate;  // of all their gates
+  constexpr int kOfEight = kGridWarps * kSteps * kOfSixteen;
+  constexpr int kChains = 2;
+  // Words are polled, and then multiplied, in portions: of a gate of up to 128 units.
+  constexpr int kPoll = kSteps < 8 ? kSteps : 8;
+  constexpr int kOfGatePortions = kSteps / kPoll;
+  constexpr int kPortions = kGates * kOfGatePortions;
+  using Poll = GridPoll<Mma::kTagBits, kPoll, kPoll, 0, kOfSixteen>;
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int group_of_four = lane / 4;  // g and t of the fragments
+  const int in_four = lane % 4;
+  const RnnPlace place = backward_place(a);
+  const int rows = place.rows;
+  const int hidden = a.hidden;
+  const int part = grid_mma_padded(a.rows) * Shape::kStride;
+  uint4* const shared_weights = dynamic_shared<uint4>() + thread;
+  float* const products = dynamic_shared<float>() + Shape::weights();  // [2, kGridWarps, padded, kStride]
+
+  uint32_t weights[kKept][kSteps][kRegisters];
+  const auto* w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int first = (warp * kSteps + s) * 16 + 4 * in_four;
+      const Tensor* const from = w_hh + (static_cast<int64_t>(gate) * hidden + first) * hidden;
+      const int unit = place.first_unit + group_of_four;
+      if (gate < kKept) {
+        uint32_t (&tile)[kRegisters] = weights[gate % kKept][s];
+        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
+        // A few at a time: otherwise the loads of all would wait in registers of their own.
+        if (s % 4 == 3) {
+          asm volatile("" : "+l"(w_hh), "+r"(tile[0]), "+r"(tile[3]));
+        }
+      } else {
+        uint32_t tile[kRegisters];
+        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
+#pragma unroll
+        for (int i = 0; i < kRegisters / 4; ++i) {
+          memcpy(shared_weights + (((gate - kKept) * kSteps + s) * (kRegisters / 4) + i) * kGridThreads,
+                 tile + 4 * i, sizeof(uint4));
+        }
+      }
+    }
+  }
+
+  const int item_row = warp * 2 + lane / kGridMmaUnits;
+  const int item_unit = lane % kGridMmaUnits;
+  Items items(a, place, dynamic_shared<float>() + Shape::floats(a.rows), thread, place.first_unit + item_unit,
+              item_row, Shape::kRowsOfTurn);
+  const int finishing = min(kGridWarps, (rows + 1) / 2);  // warps
+  const bool finishes = warp < finishing;
+  const bool has_columns = warp * kSteps * 16 < hidden;
+  const int64_t words = Shape::words(a.rows);
+
+  for (int step = 0;; ++step) {
+    const bool last = step == a.steps;
+    float* const parts = products + step % 2 * kGridWarps * part;
+    if (step > 0) {
+      before_products(step, finishes);
+      const uint64_t* const from = backward_words(a, words, step) + warp * kSteps * kOfSixteen + 2 * lane;
+      // The words of a portion of eight rows. Those of the next are loaded while these are multiplied.
+      WordPair pairs[kPoll];
+      const auto poll_portion = [&](int row0, int portion) {
+        const int first = portion % kOfGatePortions * kPoll;
+        uint32_t missing = 0;
+#pragma unroll
+        for (int s = 0; s < kPoll; ++s) {
+          pairs[s] = {};  // of rows and columns that do not exist
+          const bool exists = row0 + group_of_four < rows && (warp * kSteps + first + s) * 16 < hidden;
+          missing |= exists ? 1u << s : 0u;
+        }
+        return Poll{from + static_cast<int64_t>(row0 / 8) * kOfEight + first * kOfSixteen +
+                        portion / kOfGatePortions * kOfGate,
+                    missing, Mma::tag(step)};
+      };
+      Poll poll = poll_portion(0, 0);
+      poll.issue(pairs);
+#pragma unroll 1
+      for (int row0 = 0; row0 < rows; row0 += 8) {
+        float sums[kChains][4] = {};
+#pragma unroll
+        for (int portion = 0; portion < kPortions; ++portion) {
+          const int gate = portion / kOfGatePortions;
+          poll.complete(pairs);
+          typename Mma::Operand b[kPoll];
+#pragma unroll
+          for (int s = 0; s < kPoll; ++s) {
+            b[s] = Mma::operand(pairs[s]);
+          }
+          if (portion + 1 < kPortions || row0 + 8 < rows) {
+            poll = portion + 1 < kPortions ? poll_portion(row0, portion + 1) : poll_portion(row0 + 8, 0);
+            poll.issue(pairs);
+          }
+#pragma unroll
+          for (int i = 0; i < kPoll; ++i) {
+            const int s = portion % kOfGatePortions * kPoll + i;
+            if (gate < kKept) {
+              Mma::multiply_add(sums[i % kChains], weights[gate % kKept][s], b[i]);
+            } else {
+              uint32_t tile[kRegisters];
+#pragma unroll
+              for (int k = 0; k < kRegisters / 4; ++k) {
+                memcpy(tile + 4 * k,
+                       shared_weights + (((gate - kKept) * kSteps + s) * (kRegisters / 4) + k) * kGridThreads,
+                       sizeof(uint4));
+              }
+              Mma::multiply_add(sums[i % kChains], tile, b[i]);
+            }
+          }
+        }
+        float* const to = parts + warp * part + (row0 + 2 * in_four) * Shape::kStride + group_of_four;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          to[i % 2 * Shape::kStride + i / 2 * 8] = sums[0][i] + sums[1][i];
+        }
+      }
+      if (!meet(step, finishes, has_columns)) {
+        if (last) {
+          break;
+        }
+        continue;
+      }
+    } else if (!finishes) {
+      continue;
+    }
+
+    typename Items::Gradients gradients;
+    for (int turn = 0; turn < items.turns(); ++turn) {
+      if (last) {
+        items.prepare_last(turn);
+      } else {
+        items.prepare(turn);
+      }
+      const int row = min(items.row(turn), rows - 1);
+      float sum = 0.0f;
+      if (step == 0) {
+        sum = items.first(a, turn);
+      } else {
+        const float* const from = parts + row * Shape::kStride + item_unit;
+#pragma unroll
+        for (int i = 0; i < kGridWarps; ++i) {
+          sum += from[i * part];
+        }
+      }
+      if (turn + 1 == items.turns()) {
+        products_read(step, a.steps + 1, finishing);
+      }
+      if (last) {
+        items.write_last(a, turn, sum);
+        continue;
+      }
+      gradients = items.gradients(turn, sum);
+      uint64_t* const to = backward_words(a, words, step + 1) + static_cast<int64_t>(row / 8) * kOfEight +
+                           place.rank * kOfSixteen + row % 8 * 8 + item_unit / 2;
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        const float neighbour = __shfl_down_sync(0xffffffff, gradients.hidden[gate], 1);
+        if (lane % 2 == 0 && items.row(turn) < rows) {
+          store_word(to + gate * kOfGate, Mma::word(gradients.hidden[gate], neighbour, Mma::tag(step + 1)));
+        }
+      }
+      items.write(a, turn, a.steps - 1 - step, gradients);
+    }
+    if (last) {
+      break;
+    }
+  }
+}
+
+}  // namespace aten_ext::cuda
