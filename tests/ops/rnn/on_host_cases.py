@@ -29,7 +29,9 @@ TRAINING = [
     "ops/rnn/training/step.cu",
     "ops/rnn/training/copies.cu",
     "ops/rnn/training/column_sums.cu",
-    "ops/rnn/training/stub_until_loop.cpp",
+    "ops/rnn/backward/plan.cpp",
+    "ops/rnn/backward/cluster_backward.cu",
+    "ops/rnn/backward/recurrence_backward.cu",
 ]
 
 
@@ -51,7 +53,7 @@ def load() -> Any:
         "ops/rnn/thnn_fused_gru_cell.cu",
         "ops/rnn/thnn_fused_gru_cell.cpp",
         str(Path(__file__).with_name("gru_ops.cpp")),
-        str(Path(__file__).parent / "training" / "backward_ops.cpp"),
+        str(Path(__file__).parent / "training" / "gradient_ops.cpp"),
     )
     return torch.ops.aten_ext_on_host_gru
 

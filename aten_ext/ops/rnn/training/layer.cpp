@@ -399,7 +399,7 @@ class Run {
       to.dh_in = moved(last ? d_hy : passed_dh_[(chunk + 1) % 2]);
       to.dc_in = moved(last ? d_cy : passed_dc_[(chunk + 1) % 2]);
       to.d_hidden_gates = of_elements(d_hidden_gates_[d], now * batch_ * gates_);
-      to.d_input_new = is_gru_ ? of_elements(d_input_gates_[d], now * batch_ * gates_) : nullptr;
+      to.d_input_gates = is_gru_ ? of_elements(d_input_gates_[d], now * batch_ * gates_) : nullptr;
       to.dh_out = moved(chunk == 0 ? dh_ : passed_dh_[chunk % 2]);
       to.dc_out = moved(chunk == 0 ? dc_ : passed_dc_[chunk % 2]);
     }

@@ -128,7 +128,7 @@ def reference(case: Case) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tens
             gates, d_new, carry = step(case.cell, case.coefficients[d, t].double(), dh, carry)
             of_steps[t] = torch.stack(gates, 1)
             if d_new is not None:
-                new_of_steps[t] = d_new
+                new_of_steps[t] = torch.stack([*gates[:-1], d_new], 1)
             dh = torch.cat(gates, 1) @ w
             if case.cell == GRU:
                 dh = dh + carry
@@ -156,7 +156,7 @@ def check(ops: Any, case: Case, kernel: list[int]) -> tuple[torch.Tensor, ...]:
     """Runs a case with a kernel (math, exchange, blocks, rows) and holds all results against float64."""
     got = run(ops, case, kernel)
     tolerance = TF32_TOLERANCE if kernel[0] == TF32 else TOLERANCE[case.w_hh.dtype]
-    names = ("d_hidden_gates", "d_input_new", "dh_out", "dc_out")
+    names = ("d_hidden_gates", "d_input_gates", "dh_out", "dc_out")
     for name, result, wanted in zip(names, got, reference(case), strict=True):
         if wanted is None or (name == "dc_out" and case.cell != LSTM):
             assert result.isnan().all(), f"{name} is none of this cell's results"

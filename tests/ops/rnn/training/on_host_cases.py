@@ -15,7 +15,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def load() -> Any:
-    """The operator ``_cudnn_rnn_backward``, and what backward_ops.cpp adds to it, which is returned."""
+    """The operator ``_cudnn_rnn_backward``, and what gradient_ops.cpp adds to it, which is returned."""
     load_layers()
     return torch.ops.aten_ext_on_host_rnn_gradients
 
@@ -136,6 +136,7 @@ class Problem:
         chunk: int = 0,
         part: int = 0,
         tf32: bool = False,
+        one_launch: bool = False,
         buffer: bool = True,
         columns: bool = False,
         **changes: Any,
@@ -166,6 +167,7 @@ class Problem:
             "chunk": chunk,
             "part": part,
             "tf32": tf32,
+            "one_launch": one_launch,
         }
         result: tuple[Any, Any, Any, list[torch.Tensor]] = ops.backward(*(arguments | changes).values())
         return result

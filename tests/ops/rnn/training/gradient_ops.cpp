@@ -36,7 +36,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
     const std::optional<at::Tensor>& grad_output, const std::optional<at::Tensor>& grad_hy,
     const std::optional<at::Tensor>& grad_cy, int64_t mode, int64_t hidden, int64_t layers, bool batch_first,
     bool bidirectional, const at::Tensor& reserve, std::array<bool, 4> mask, int64_t chunk, int64_t part,
-    bool tf32) {
+    bool tf32, bool one_launch) {
   const std::optional<at::Tensor> none;
   const args::_cudnn_rnn_backward a{input,       weight,  weight_stride0, weight_buf,    hx,   cx,
                                     output,      grad_output, grad_hy,    grad_cy,       mode, hidden,
@@ -44,10 +44,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
                                     {},          none,    reserve,        mask};
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)));
-  plan.one_launch = false;
+  plan.one_launch = one_launch;
   plan.tf32 = tf32;
   plan.chunk = chunk > 0 ? chunk : plan.chunk;
   plan.part = part > 0 ? part : plan.part;
+  if (one_launch) {
+    const RnnProblem& problem = plan.problem;
+    const auto choice = choose_recurrence_backward(
+        {plan.chunk, problem.sequence.batch, problem.hidden, problem.directions}, problem.cell, problem.dtype,
+        tf32, gpu_of(c10::Device(c10::kMeta)));
+    TORCH_CHECK(choice.reason() == nullptr, choice.reason());
+    plan.recurrence = choice.plan();
+  }
   auto ran = run(a, plan);
   TORCH_CHECK(!ran.refused(), "declined late");
   return ran.take();

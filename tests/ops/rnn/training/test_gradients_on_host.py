@@ -66,6 +66,22 @@ def test_stacks(
 
 
 @CELLS
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("hidden", "bidirectional"), [(7, True), (64, False), (136, True)])
+def test_one_launch(ops: Any, cell: str, dtype: torch.dtype, hidden: int, bidirectional: bool) -> None:
+    """The sequential part by one launch, in chunks too, is as good as step by step."""
+    sizes = Sizes(cell, 6, 3, 5, hidden, 1 if hidden > 100 else 2, bidirectional, batch_first=True, dtype=dtype)
+    problem = Problem(ops, sizes)
+    exact = problem.exact()
+    whole = flat(problem.ours(ops, one_launch=True))
+    close(whole, exact, dtype, factor=2.0)
+    close(flat(problem.ours(ops, one_launch=True, chunk=4)), exact, dtype, factor=2.0)
+    masked = problem.ours(ops, one_launch=True, mask=(False, False, False, True))
+    assert masked[:3] == (None, None, None)
+    assert all(torch.equal(a, b) for a, b in zip(masked[3], whole[-len(masked[3]) :], strict=True))
+
+
+@CELLS
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7])
 @pytest.mark.parametrize("part", [1, 2, 3])
 def test_pieces(ops: Any, cell: str, chunk: int, part: int) -> None:
