@@ -149,12 +149,8 @@ class Run {
     }
     // Of the products of gates, and when these are over, of the input's gradient in fp32.
     const uintptr_t shared = at_;
-    const int64_t part_rows = plan_.part * batch_;
-    for (int d = 0; d < directions_; ++d) {
-      if (is_gru_ || is_lstm_) {
-        input_gates_[d] = take_floats(part_rows * gates_);
-      }
-      hidden_gates_[d] = is_gru_ ? take_floats(part_rows * gates_) : input_gates_[d];
+    if (is_gru_ || is_lstm_) {
+      carve_gates();
     }
     const uintptr_t end = at_;
     at_ = shared;
@@ -164,6 +160,22 @@ class Run {
       sums_ = take_floats(sums_rows_ * layer_.features);
     }
     at_ = std::max(at_, end);
+  }
+
+  // Where the first chunk's gradients of gates will be is room for the products of gates: it is the last that
+  // is written to, after its coefficients were made.
+  void carve_gates() {
+    const int64_t chunk = chunk_steps(0);
+    const bool fit = plan_.part * int64_t{sizeof(float)} <= chunk * bytes_ && gates_ * bytes_ % 16 == 0;
+    for (int d = 0; d < directions_; ++d) {
+      const int64_t offset = time(d, 0, chunk) * batch_ * gates_;
+      const auto room = [&](void* gradients) {
+        return fit ? static_cast<float*>(of_elements(gradients, offset))
+                   : take_floats(plan_.part * batch_ * gates_);
+      };
+      input_gates_[d] = room(d_input_gates_[d]);
+      hidden_gates_[d] = is_gru_ ? room(d_hidden_gates_[d]) : input_gates_[d];
+    }
   }
 
   void carve_one_launch(int64_t states) {
@@ -180,7 +192,6 @@ class Run {
     product.n_of_all = product.n;
     product.count = 1;
     product.dtype = problem_.dtype;
-    product.tf32 = plan_.tf32;
     if (directions == 2 && is_stride(o.rows[0], o.rows[1]) && is_stride(o.w[0], o.w[1]) &&
         o.to[0] != o.to[1] && is_stride(o.to[0], o.to[1])) {
       product.rows = o.rows[0];
@@ -250,6 +261,7 @@ class Run {
     }
     if (is_gru_ || is_lstm_) {
       LtProduct product{};
+      product.tf32 = plan_.tf32;
       product.m = gates_;
       product.n = p.rows;
       product.k = layer_.features;
@@ -323,6 +335,7 @@ class Run {
     p.hidden = hidden_;
     p.dy_row = layer_.dy_row;
     LtProduct product{};
+    product.tf32 = plan_.tf32;
     product.m = hidden_;
     product.n = batch_;
     product.k = gates_;
@@ -444,6 +457,7 @@ class Run {
 
   cudaError_t weights() {
     LtProduct product{};
+    product.tf32 = plan_.tf32_results;
     product.n = gates_;
     product.k = steps_ * batch_;
     product.rows_by_column = true;
@@ -484,6 +498,7 @@ class Run {
 
   cudaError_t input() {
     LtProduct product{};
+    product.tf32 = plan_.tf32_results;
     product.m = layer_.features;
     product.k = gates_;
     product.w_by_column = true;

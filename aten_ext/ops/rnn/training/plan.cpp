@@ -12,23 +12,26 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// Bytes of coefficients, and of the products of gates: the latter are read again while the L2 has them.
-constexpr int64_t kChunkBytes = int64_t{192} << 20;
+// Coefficients of so many bytes exist at once, or half of all if those are more: with them the peak of a
+// training step is upstream's at most. And of a huge sequence so many.
+constexpr int64_t kChunkBytes = int64_t{32} << 20;
+constexpr int64_t kChunks = 2;
+constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
+// Bytes of the products of gates, which are read again while the L2 has them. Of more than so few they should
+// fit where gradients of 16 bits will be (layer.cpp).
 constexpr int64_t kPartBytes = int64_t{32} << 20;
-// Where cuDNN multiplies in TF32, if it may: ops/rnn/plan.cpp.
+constexpr int64_t kFewPartBytes = int64_t{8} << 20;
+// Where cuDNN multiplies in TF32, if it may, seen by its error: weights' and input's gradients of two rows
+// and more at all hidden sizes, what makes the states' gradients only here.
 constexpr int64_t kTf32BeyondHidden = 192;
-constexpr int64_t kTf32Batch = 20;
-constexpr int64_t kTf32AnyBatchHidden = 640;
+constexpr int64_t kTf32Batch = 4;
 constexpr int64_t kTf32Multiple = 4;
-// Steps up to which a product and a launch for each are as fast as upstream.
-constexpr int64_t kMaxStepLaunches = 4;
 
 // ------------------------------------------------------------------------------------------------------
 
-bool is_tf32(const RnnProblem& problem) {
+bool may_tf32(const RnnProblem& problem) {
   return problem.dtype == Dtype::Float && problem.tf32_allowed && problem.hidden % kTf32Multiple == 0 &&
-         problem.sequence.features % kTf32Multiple == 0 && problem.hidden > kTf32BeyondHidden &&
-         (problem.sequence.batch >= kTf32Batch || problem.hidden >= kTf32AnyBatchHidden);
+         problem.sequence.features % kTf32Multiple == 0;
 }
 
 // Pieces of `steps` of at most so many bytes, all about as long.
@@ -39,7 +42,7 @@ int64_t piece(int64_t steps, int64_t bytes_of_step, int64_t bytes) {
 
 bool choose_one_launch(RnnBackwardPlan& plan, const Gpu& gpu) {
   const RnnProblem& problem = plan.problem;
-  if (problem.sequence.steps <= kMaxStepLaunches) {
+  if (problem.sequence.steps == 1) {
     return false;
   }
   const auto choice =
@@ -58,11 +61,18 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   RnnBackwardPlan plan{};
   plan.problem = problem;
   plan.wanted = wanted;
-  plan.tf32 = is_tf32(problem);
-  const int64_t units = problem.sequence.batch * problem.hidden * problem.directions;
-  const int64_t bytes = int64_t{sizeof(float)};
-  plan.chunk = piece(problem.sequence.steps, units * coefficients_of(problem.cell) * bytes, kChunkBytes);
-  plan.part = piece(plan.chunk, units * recomputed_of(problem.cell) * bytes, kPartBytes);
+  const Sequence& sequence = problem.sequence;
+  plan.tf32_results = may_tf32(problem) && sequence.steps * sequence.batch > 1;
+  plan.tf32 = may_tf32(problem) && problem.hidden > kTf32BeyondHidden && sequence.batch >= kTf32Batch;
+  const int64_t step_bytes = sequence.batch * problem.hidden * problem.directions * int64_t{sizeof(float)};
+  const int64_t of_coefficients = step_bytes * coefficients_of(problem.cell);
+  const int64_t wanted = std::max(kChunkBytes, ceil_div(sequence.steps, kChunks) * of_coefficients);
+  plan.chunk = piece(sequence.steps, of_coefficients, std::min(wanted, kMostChunkBytes));
+  const int64_t of_gates = step_bytes * recomputed_of(problem.cell);
+  plan.part = piece(plan.chunk, of_gates, kPartBytes);
+  if (problem.is_16_bits() && plan.part * of_gates > kFewPartBytes) {
+    plan.part = std::max<int64_t>(1, std::min(plan.part, plan.chunk / 2));
+  }
   plan.one_launch = choose_one_launch(plan, gpu);
   return plan;
 }
@@ -72,8 +82,7 @@ const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   if (problem.layers > 1 && problem.dropout != 0.0) {
     return "dropout between layers";
   }
-  if (problem.sequence.steps > kMaxStepLaunches &&
-      !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
+  if (problem.sequence.steps > 1 && !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
     return "no fast backward";
   }
   return nullptr;

@@ -45,7 +45,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)));
   plan.one_launch = one_launch;
-  plan.tf32 = tf32;
+  plan.tf32 = plan.tf32_results = tf32;
   plan.chunk = chunk > 0 ? chunk : plan.chunk;
   plan.part = part > 0 ? part : plan.part;
   if (one_launch) {

@@ -73,9 +73,14 @@ def test_one_launch(ops: Any, cell: str, dtype: torch.dtype, hidden: int, bidire
     sizes = Sizes(cell, 6, 3, 5, hidden, 1 if hidden > 100 else 2, bidirectional, batch_first=True, dtype=dtype)
     problem = Problem(ops, sizes)
     exact = problem.exact()
+    # A state of ReLU that is rounded to 0 has another gradient.
+    factor = 12.0 if cell == "relu" and dtype != torch.float32 else 2.0
     whole = flat(problem.ours(ops, one_launch=True))
-    close(whole, exact, dtype, factor=2.0)
-    close(flat(problem.ours(ops, one_launch=True, chunk=4)), exact, dtype, factor=2.0)
+    close(whole, exact, dtype, factor=factor)
+    for changes in ({"one_launch": True, "chunk": 4}, {}):
+        others = flat(problem.ours(ops, **changes))
+        close(others, exact, dtype, factor=factor)
+        close(others, [t.double() for t in whole], dtype)
     masked = problem.ours(ops, one_launch=True, mask=(False, False, False, True))
     assert masked[:3] == (None, None, None)
     assert all(torch.equal(a, b) for a, b in zip(masked[3], whole[-len(masked[3]) :], strict=True))
