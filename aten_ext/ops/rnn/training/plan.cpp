@@ -66,8 +66,8 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   plan.tf32 = may_tf32(problem) && problem.hidden > kTf32BeyondHidden && sequence.batch >= kTf32Batch;
   const int64_t step_bytes = sequence.batch * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t of_coefficients = step_bytes * coefficients_of(problem.cell);
-  const int64_t wanted = std::max(kChunkBytes, ceil_div(sequence.steps, kChunks) * of_coefficients);
-  plan.chunk = piece(sequence.steps, of_coefficients, std::min(wanted, kMostChunkBytes));
+  const int64_t most = std::max(kChunkBytes, ceil_div(sequence.steps, kChunks) * of_coefficients);
+  plan.chunk = piece(sequence.steps, of_coefficients, std::min(most, kMostChunkBytes));
   const int64_t of_gates = step_bytes * recomputed_of(problem.cell);
   plan.part = piece(plan.chunk, of_gates, kPartBytes);
   if (problem.is_16_bits() && plan.part * of_gates > kFewPartBytes) {
