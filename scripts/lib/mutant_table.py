@@ -14,6 +14,7 @@ import mutants_of_cat
 import mutants_of_gru
 import mutants_of_linear
 import mutants_of_registry
+import mutants_of_rnn_backward
 import mutants_of_step_kernels
 import mutants_of_step_rules
 import mutants_of_watch
@@ -45,6 +46,7 @@ MUTANTS: list[Mutant] = [
         mutants_of_step_kernels.ROWS,
         mutants_of_cat.ROWS,
         mutants_of_gru.ROWS,
+        mutants_of_rnn_backward.ROWS,
         mutants_of_linear.ROWS,
         mutants_of_watch.ROWS,
         mutants_of_registry.ROWS,

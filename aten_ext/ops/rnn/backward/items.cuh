@@ -84,10 +84,11 @@ class BackwardItems {
   // The gradients of a turn's gates from what products gave, zero where the unit or row does not exist. Moves
   // on: the slot may be filled again.
   __device__ __forceinline__ Gradients gradients(int turn, float products) {
-    float dh = products + to_op(next_dy_);
+    float dh = products;
     if constexpr (Cell::kBypass) {
       dh += carry_;
     }
+    dh += to_op(next_dy_);  // after what a chunk hands on as one
     Gradients result = Cell::gradients(coefficients_, dh, carry_);
     if constexpr (Cell::kCarries > 0) {
       carried_[turn * kThreads] = carry_;

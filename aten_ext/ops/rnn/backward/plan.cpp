@@ -128,7 +128,8 @@ bool place(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const G
   plan.math = math;
   const int64_t hidden = sizes.hidden;
   const auto takes = [&](Exchange exchange, int blocks) {
-    return deal(sizes, gpu, exchange, blocks, plan) && choose_backward_kernel(sizes, cell, dtype, plan);
+    return deal(sizes, gpu, exchange, blocks, plan) && choose_backward_kernel(sizes, cell, dtype, plan) &&
+           plan.shared_bytes <= gpu.shared_bytes;
   };
   const int64_t units = math == Math::Fma ? kBackwardGridFmaUnits : kGridMmaUnits;
   return (hidden <= kBlockHidden && takes(Exchange::Block, 1)) ||

@@ -22,17 +22,22 @@ std::vector<int64_t> numbers(const RecurrenceBackward& plan) {
   return {static_cast<int64_t>(plan.math), static_cast<int64_t>(plan.exchange), plan.blocks, plan.rows};
 }
 
-// -> reason, [math, exchange, blocks, rows], words; for the GPU that is pretended.
-std::tuple<std::string, std::vector<int64_t>, std::string> plan(int64_t cell, at::ScalarType dtype, bool tf32,
-                                                                int64_t steps, int64_t batch, int64_t hidden,
-                                                                int64_t directions) {
+// -> reason, [math, exchange, blocks, rows], words, needs; for the GPU that is pretended.
+std::tuple<std::string, std::vector<int64_t>, std::string, std::vector<int64_t>> plan(
+    int64_t cell, at::ScalarType dtype, bool tf32, int64_t steps, int64_t batch, int64_t hidden,
+    int64_t directions) {
   const auto choice = choose_recurrence_backward({steps, batch, hidden, static_cast<int>(directions)},
                                                  static_cast<Cell>(cell), to_dtype(dtype), tf32,
                                                  gpu_of(c10::Device(c10::kMeta)));
   if (choice.reason() != nullptr) {
-    return {choice.reason(), {}, ""};
+    return {choice.reason(), {}, "", {}};
   }
-  return {"", numbers(choice.plan()), choice.plan().describe()};
+  const Needs needs = choice.plan().needs();
+  return {
+      "",
+      numbers(choice.plan()),
+      choice.plan().describe(),
+      {needs.code, needs.shared_bytes, needs.cluster, needs.resident_blocks, needs.blocks_of_multiprocessor}};
 }
 
 // coefficients [D, T, B, C, H] of float, w_hh [D, G * H, H], dy [T, B, D * H] of any strides or none, dh and dc
@@ -94,7 +99,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_backward, m) {
   m.def("plan", plan);
   m.def(
-      "backward(int cell, Tensor coefficients, Tensor w_hh, Tensor? dy, Tensor? dh, Tensor? dc, int[] kernel) "
+      "backward(int cell, Tensor coefficients, Tensor w_hh, Tensor? dy, Tensor? dh, Tensor? dc, int[] "
+      "kernel) "
       "-> (Tensor, Tensor, Tensor, Tensor)",
       backward);
 }

@@ -1,5 +1,4 @@
-"""The sequential part of the backward of recurrent layers, run on the CPU: every kernel, cell and exchange, odd
-sizes.
+"""The sequential part of the backward of recurrent layers, run on the CPU: every kernel, cell, exchange.
 
 What the kernels compute is held against float64. Time, weak memory ordering and registers are for a GPU.
 """
@@ -89,8 +88,10 @@ def test_every_kernel(ops: Any, cell: int, math: int, exchange: int, blocks: int
 def test_directions_groups_and_steps(
     ops: Any, cell: int, math: int, exchange: int, blocks: int, hidden: int
 ) -> None:
-    """Two directions; several groups of the batch, the last of them smaller, with more rows than a turn has;
-    1 to 6 steps; gradients of the last state given or not; dy of any strides."""
+    """Two directions; several groups of the batch, the last of them smaller.
+
+    With more rows than a turn has; 1 to 6 steps; gradients of the last state given or not; dy of any strides.
+    """
     dtype = dtypes_of(math)[0]
     for steps, given, batch_first in ((1, True, False), (2, False, True), (6, True, True)):
         case = new_case(
@@ -135,9 +136,7 @@ def test_any_order_of_threads(
 def test_misaligned(ops: Any, math: int, exchange: int, blocks: int, hidden: int) -> None:
     """Parameters in one flat buffer begin anywhere, and so may dy."""
     for dtype in dtypes_of(math):
-        check(
-            ops, new_case(GRU, dtype, hidden=hidden, batch=2, offset=1), [math, exchange, blocks, 2]
-        )
+        check(ops, new_case(GRU, dtype, hidden=hidden, batch=2, offset=1), [math, exchange, blocks, 2])
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
@@ -179,8 +178,7 @@ def test_chunks_are_the_whole(ops: Any, cell: int) -> None:
 def test_rows_do_not_mix(
     ops: Any, cell: int, value: float, math: int, exchange: int, blocks: int, hidden: int
 ) -> None:
-    """Rows of a batch share products; what one of them holds must not reach another, nor a direction the
-    other."""
+    """Rows of a batch share products; what one of them holds must not reach another, or another direction."""
     dtype = dtypes_of(math)[0]
     case = new_case(cell, dtype, hidden=hidden, batch=3, directions=2)
     kernel = [math, exchange, blocks, 3]
@@ -192,7 +190,9 @@ def test_rows_do_not_mix(
         if of_clean.isnan().all():
             continue
         others = torch.tensor([0, 2])
-        assert torch.equal(of_clean[0].index_select(row - 1, others), of_spoiled[0].index_select(row - 1, others))
+        assert torch.equal(
+            of_clean[0].index_select(row - 1, others), of_spoiled[0].index_select(row - 1, others)
+        )
         assert torch.equal(of_clean[1], of_spoiled[1])
     assert not spoiled[0][0, 0, 1].isfinite().any()
 
