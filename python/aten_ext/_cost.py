@@ -136,7 +136,7 @@ def _rnn(a: Arguments) -> Cost:
 
 
 def _rnn_backward(a: Arguments) -> Cost:
-    """What a forward reads, the output and its gradients read; gradients that ``output_mask`` asks for written.
+    """What a forward reads, the output and its gradients read; those of ``output_mask`` written.
 
     Each product of a forward is made three times: the gates' again, the gradient of what it read, the
     gradient of the weight. An RNN, whose state says what its gate was, makes the first not again.

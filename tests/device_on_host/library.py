@@ -177,8 +177,8 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
     generated = folder / "generated"
     sources = [HERE / "runtime.cpp"]
     for file in files:
-        # The compiler decides by the suffix: a .cu is included by a .cpp. So is a second file of a name, whose
-        # object would be the first one's.
+        # The compiler decides by the suffix: a .cu is included by a .cpp. So is a second file of a name,
+        # whose object would be the first one's.
         is_cuda = file.suffix == ".cu"
         if is_cuda or any(file.name == source.name for source in sources):
             wrapper = generated / f"{file.parent.name}_{file.stem}{'_cu' if is_cuda else ''}.cpp"

@@ -24,6 +24,9 @@ ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
 TRAINING = [
     "ops/rnn/training/cudnn_rnn_backward.cpp",
     "ops/rnn/training/layer.cpp",
+    "ops/rnn/training/scratch.cpp",
+    "ops/rnn/training/both_directions.cpp",
+    "ops/rnn/training/few_rows.cu",
     "ops/rnn/training/plan.cpp",
     "ops/rnn/training/recompute.cu",
     "ops/rnn/training/step.cu",

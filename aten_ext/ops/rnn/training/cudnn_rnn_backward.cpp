@@ -99,6 +99,15 @@ namespace {
 
 using Arguments = args::_cudnn_rnn_backward;
 
+// A part of a buffer, without the cost of an operator for each.
+at::Tensor part_of(const at::Tensor& buffer, int64_t offset, at::IntArrayRef sizes) {
+  auto part = c10::make_intrusive<at::TensorImpl>(at::TensorImpl::VIEW, at::Storage(buffer.storage()),
+                                                  buffer.key_set(), buffer.dtype());
+  part->set_storage_offset(offset);
+  part->set_sizes_contiguous(sizes);
+  return at::Tensor(std::move(part));
+}
+
 // The gradients of the weights, before anything is in them.
 std::vector<at::Tensor> new_weight_gradients(const Arguments& a, const RnnProblem& problem) {
   std::vector<at::Tensor> gradients;
@@ -113,8 +122,7 @@ std::vector<at::Tensor> new_weight_gradients(const Arguments& a, const RnnProble
   const at::Tensor buffer = at::empty({flat.elements()}, a.input.options());
   const auto kinds = static_cast<int64_t>(problem.weights());
   for (int64_t i = 0; i < static_cast<int64_t>(a.weight.size()); ++i) {
-    const at::Tensor& w = a.weight[i];
-    gradients.push_back(buffer.as_strided(w.sizes(), w.strides(), flat.offset(i / kinds, i % kinds)));
+    gradients.push_back(part_of(buffer, flat.offset(i / kinds, i % kinds), a.weight[i].sizes()));
   }
   return gradients;
 }

@@ -1,6 +1,6 @@
-// Products over few rows. cuBLASLt's answers for them are one block that adds up a long sum by itself (24 to 52
-// us in fp32 where 8 rows of a layer of 256 need 3), or two launches. Here every weight is read once for 8 rows
-// by as many warps as the GPU takes, and all products of a kind, of both directions, are one launch.
+// Products over few rows. cuBLASLt's answers for them are one block that adds up a long sum by itself (24 to
+// 52 us in fp32 where 8 rows of a layer of 256 need 3), or two launches. Here every weight is read once for 8
+// rows by as many warps as the GPU takes, and all products of a kind, of both directions, are one launch.
 #include "ops/rnn/training/few_rows.h"
 
 #include <algorithm>
@@ -226,7 +226,8 @@ cudaError_t launch_weight_gradients(const WeightGradients& p, cudaStream_t strea
     columns = std::max(columns, p.item[i].columns);
   }
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks(columns, kColumns), blocks(p.gates, kGateRows), static_cast<unsigned>(p.count));
+  config.gridDim =
+      dim3(blocks(columns, kColumns), blocks(p.gates, kGateRows), static_cast<unsigned>(p.count));
   config.blockDim = dim3(kColumns);
   config.stream = stream;
   return with_dtype(

@@ -1,5 +1,5 @@
-// Bridge to the products of a backward over few rows, steps times batch (few_rows.cu): fewer and shorter launches
-// than a library's, all in fp32 multiply-adds. No ATen here.
+// Bridge to the products of a backward over few rows, steps times batch (few_rows.cu): fewer and shorter
+// launches than a library's, all in fp32 multiply-adds. No ATen here.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,10 +32,10 @@ cudaError_t launch_gate_products(const GateProducts& params, cudaStream_t stream
 
 // d^T x: [gates, columns]; and the sums of d's columns.
 struct WeightGradient {
-  const void* d;    // [n, gates]
-  const void* x;    // [n, columns]
-  void* to;         // dtype
-  void* of_bias;    // [gates], dtype; nullptr: not wanted
+  const void* d;  // [n, gates]
+  const void* x;  // [n, columns]
+  void* to;       // dtype
+  void* of_bias;  // [gates], dtype; nullptr: not wanted
   int64_t columns;
 };
 struct WeightGradients {

@@ -3,72 +3,38 @@
 #include "ops/rnn/training/layer.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "core/math.h"
 #include "ops/rnn/backward/recurrence_backward.h"
-#include "ops/rnn/lt_product.h"
+#include "ops/rnn/training/both_directions.h"
 #include "ops/rnn/training/column_sums.h"
 #include "ops/rnn/training/copies.h"
+#include "ops/rnn/training/few_rows.h"
 #include "ops/rnn/training/recompute.h"
+#include "ops/rnn/training/scratch.h"
 #include "ops/rnn/training/sizes.h"
 #include "ops/rnn/training/step.h"
 
 namespace aten_ext::cuda {
 namespace {
 
-// A product of each direction, as one batch where the distances between their operands allow it.
-struct Operands {
-  const void* rows[2];
-  const void* w[2];
-  void* to[2];
-};
-
-// The stride of a batch is not negative, whole vectors, and less than 2^40 bytes: what Hopper's copy engine
-// takes, which products there read with.
-constexpr uintptr_t kMostDistance = uintptr_t{1} << 38;
-constexpr uintptr_t kVectorBytes = 16;
-
-bool is_stride(const void* first, const void* second) {
-  const auto from = reinterpret_cast<uintptr_t>(first);
-  const auto to = reinterpret_cast<uintptr_t>(second);
-  return from <= to && from % kVectorBytes == 0 && to % kVectorBytes == 0 && to - from <= kMostDistance;
-}
-
-int64_t elements_between(const void* first, const void* second, int64_t bytes) {
-  return (static_cast<const char*>(second) - static_cast<const char*>(first)) / bytes;
-}
-
 class Run {
  public:
-  Run(const RnnBackwardPlan& plan, const LayerBackward& layer, char* scratch, cudaStream_t stream)
+  Run(const RnnBackwardPlan& plan, const LayerBackward& layer, cudaStream_t stream)
       : plan_(plan),
         layer_(layer),
-        problem_(plan.problem),
-        stream_(stream),
-        bytes_(plan.problem.is_16_bits() ? 2 : 4),
-        steps_(plan.problem.sequence.steps),
-        batch_(plan.problem.sequence.batch),
-        hidden_(plan.problem.hidden),
-        gates_(plan.problem.gates() * plan.problem.hidden),
+        cell_(plan.problem.cell),
+        dtype_(plan.problem.dtype),
+        sizes_(plan),
+        memory_(plan, layer, layer.scratch),
         directions_(plan.problem.directions),
-        is_gru_(plan.problem.cell == Cell::Gru),
-        is_lstm_(plan.problem.cell == Cell::Lstm),
-        at_(reinterpret_cast<uintptr_t>(scratch)) {
-    carve();
-  }
-
-  // Of the scratch memory that was carved.
-  int64_t end() const {
-    return static_cast<int64_t>(at_);
-  }
+        stream_(stream) {}
 
   cudaError_t operator()() {
     cudaError_t error = previous_states();
-    if (error == cudaSuccess && is_lstm_ && chunks() > 1) {
+    if (error == cudaSuccess && sizes_.is_lstm && sizes_.chunks() > 1) {
       error = find_boundaries();
     }
-    for (int64_t chunk = chunks() - 1; error == cudaSuccess && chunk >= 0; --chunk) {
+    for (int64_t chunk = sizes_.chunks() - 1; error == cudaSuccess && chunk >= 0; --chunk) {
       error = recompute(chunk, false);
       if (error == cudaSuccess) {
         error = plan_.one_launch ? one_launch(chunk) : step_by_step(chunk);
@@ -77,241 +43,157 @@ class Run {
     if (error == cudaSuccess) {
       error = give_states();
     }
-    if (error == cudaSuccess && wants_weights()) {
-      error = weights();
+    if (error == cudaSuccess && layer_.direction[0].dw_ih != nullptr) {
+      error = plan_.few_rows ? weights_of_few_rows() : weights();
     }
-    return error == cudaSuccess && layer_.dx != nullptr ? input() : error;
+    return error != cudaSuccess ? error : plan_.few_rows ? inputs_of_few_rows() : input();
   }
 
  private:
   bool is_16_bits() const {
-    return problem_.is_16_bits();
+    return plan_.problem.is_16_bits();
   }
-  bool wants_weights() const {
-    return layer_.direction[0].dw_ih != nullptr;
+  // The gradient of hx of a single step is made with the input's.
+  bool is_step_of_few_rows() const {
+    return plan_.few_rows && sizes_.steps == 1;
   }
-  bool wants_biases() const {
-    return layer_.direction[0].db_ih != nullptr;
+  int64_t coefficients() const {
+    return coefficients_of(cell_) * sizes_.hidden;
   }
-  int64_t state_elements() const {
-    return batch_ * hidden_;
+  LtProduct new_product(bool tf32) const {
+    LtProduct product{};
+    product.dtype = dtype_;
+    product.tf32 = tf32;
+    return product;
   }
-  int64_t chunks() const {
-    return ceil_div(steps_, plan_.chunk);
-  }
-  int64_t chunk_steps(int64_t chunk) const {
-    return std::min(plan_.chunk, steps_ - chunk * plan_.chunk);
-  }
-  // The first step in time of some steps that a direction computed from `first` on.
-  int64_t time(int direction, int64_t first, int64_t steps) const {
-    return direction == 0 ? first : steps_ - first - steps;
-  }
-  const void* of_elements(const void* from, int64_t elements) const {
-    return static_cast<const char*>(from) + elements * bytes_;
-  }
-  void* of_elements(void* from, int64_t elements) const {
-    return static_cast<char*>(from) + elements * bytes_;
-  }
-
-  // ---- memory ------------------------------------------------------------------------------------------
-
-  char* take(int64_t bytes) {
-    char* const taken = reinterpret_cast<char*>(at_);
-    at_ += static_cast<uintptr_t>(round_up(bytes, int64_t{256}));
-    return taken;
-  }
-  float* take_floats(int64_t count) {
-    return reinterpret_cast<float*>(take(count * int64_t{sizeof(float)}));
-  }
-
-  void carve() {
-    const int64_t rows = steps_ * batch_;
-    const int64_t coefficients = coefficients_of(problem_.cell) * hidden_;
-    const bool copies = steps_ > 1 && (wants_weights() || is_gru_ || is_lstm_);
-    previous_ = copies ? take(directions_ * rows * hidden_ * bytes_) : nullptr;
-    for (int d = 0; d < directions_; ++d) {
-      coefficients_[d] = take_floats(plan_.chunk * batch_ * coefficients);
-      d_hidden_gates_[d] = take(rows * gates_ * bytes_);
-      d_input_gates_[d] = is_gru_ ? take(rows * gates_ * bytes_) : d_hidden_gates_[d];
-    }
-    const int64_t states = directions_ * state_elements();
-    const bool direct = !is_16_bits();  // fp32 results are written where they go
-    dh_ = direct && layer_.dhx != nullptr ? static_cast<float*>(layer_.dhx) : take_floats(states);
-    if (is_lstm_) {
-      dc_ = direct && layer_.dcx != nullptr ? static_cast<float*>(layer_.dcx) : take_floats(states);
-      boundaries_ = chunks() > 1 ? take_floats((chunks() - 1) * states) : nullptr;
-    }
-    if (plan_.one_launch) {
-      carve_one_launch(states);
-    }
-    if (wants_biases()) {
-      partial_ = take_floats(partial_sums(is_gru_ ? 2 * directions_ : directions_, rows, gates_));
-    }
-    // Of the products of gates, and when these are over, of the input's gradient in fp32.
-    const uintptr_t shared = at_;
-    if (is_gru_ || is_lstm_) {
-      carve_gates();
-    }
-    const uintptr_t end = at_;
-    at_ = shared;
-    if (layer_.dx != nullptr && is_16_bits() && directions_ == 2) {
-      sums_rows_ =
-          std::min(rows, std::max<int64_t>(1, kSumBytes / (layer_.features * int64_t{sizeof(float)})));
-      sums_ = take_floats(sums_rows_ * layer_.features);
-    }
-    at_ = std::max(at_, end);
-  }
-
-  // Where the first chunk's gradients of gates will be is room for the products of gates: it is the last that
-  // is written to, after its coefficients were made.
-  void carve_gates() {
-    const int64_t chunk = chunk_steps(0);
-    const bool fit = plan_.part * int64_t{sizeof(float)} <= chunk * bytes_ && gates_ * bytes_ % 16 == 0;
-    for (int d = 0; d < directions_; ++d) {
-      const int64_t offset = time(d, 0, chunk) * batch_ * gates_;
-      const auto room = [&](void* gradients) {
-        return fit ? static_cast<float*>(of_elements(gradients, offset))
-                   : take_floats(plan_.part * batch_ * gates_);
-      };
-      input_gates_[d] = room(d_input_gates_[d]);
-      hidden_gates_[d] = is_gru_ ? room(d_hidden_gates_[d]) : input_gates_[d];
-    }
-  }
-
-  void carve_one_launch(int64_t states) {
-    for (int i = 0; i < 2; ++i) {
-      passed_dh_[i] = take_floats(states);
-      passed_dc_[i] = is_lstm_ ? take_floats(states) : nullptr;
-    }
-    words_ = reinterpret_cast<uint64_t*>(take(plan_.recurrence.words * int64_t{sizeof(uint64_t)}));
-  }
-
-  // ---- products ----------------------------------------------------------------------------------------
-
-  cudaError_t products(LtProduct product, const Operands& o, int directions) {
-    product.n_of_all = product.n;
-    product.count = 1;
-    product.dtype = problem_.dtype;
-    if (directions == 2 && is_stride(o.rows[0], o.rows[1]) && is_stride(o.w[0], o.w[1]) &&
-        o.to[0] != o.to[1] && is_stride(o.to[0], o.to[1])) {
-      product.rows = o.rows[0];
-      product.w = o.w[0];
-      product.to = o.to[0];
-      product.count = 2;
-      product.rows_stride = elements_between(o.rows[0], o.rows[1], bytes_);
-      product.w_stride = elements_between(o.w[0], o.w[1], bytes_);
-      product.to_stride =
-          elements_between(o.to[0], o.to[1], product.in_dtype ? bytes_ : int64_t{sizeof(float)});
-      return run_lt_product(product, stream_) ? cudaSuccess : cudaErrorNotSupported;
-    }
-    for (int d = 0; d < directions; ++d) {
-      product.rows = o.rows[d];
-      product.w = o.w[d];
-      product.to = o.to[d];
-      if (!run_lt_product(product, stream_)) {
-        return cudaErrorNotSupported;
-      }
-    }
-    return cudaSuccess;
+  cudaError_t products(const LtProduct& product, const Operands& operands, int directions) {
+    return run_products(product, operands, directions, stream_) ? cudaSuccess : cudaErrorNotSupported;
   }
 
   // ---- coefficients ------------------------------------------------------------------------------------
 
   // The states before all steps; of a single step they are hx.
   cudaError_t previous_states() {
-    if (previous_ == nullptr) {
+    if (memory_.previous == nullptr) {
       return cudaSuccess;
     }
-    return launch_previous_states(
-        {layer_.y, layer_.hx, previous_, problem_.dtype, directions_, steps_, batch_, hidden_}, stream_);
+    return launch_previous_states({layer_.y, layer_.hx, memory_.previous, dtype_, directions_, sizes_.steps,
+                                   sizes_.batch, sizes_.hidden},
+                                  stream_);
   }
   const void* state_before(int direction, int64_t time) const {
-    const void* const all = previous_ != nullptr ? previous_ : layer_.hx;
-    return of_elements(all, (direction * steps_ + time) * state_elements());
+    const void* const all = memory_.previous != nullptr ? memory_.previous : layer_.hx;
+    return sizes_.at(all, (direction * sizes_.steps + time) * sizes_.state());
   }
 
-  // `steps` of them, from a direction's step `first` on, to coefficients from `to` steps on.
+  // Of `steps` steps from a direction's step `first` on, in a chunk.
   cudaError_t recompute_part(int64_t chunk, int64_t first, int64_t steps) {
     RecomputeParams p{};
     p.directions = directions_;
-    p.cell = problem_.cell;
-    p.dtype = problem_.dtype;
-    p.rows = steps * batch_;
-    p.hidden = hidden_;
-    p.h_row = is_gru_ ? hidden_ : directions_ * hidden_;
+    p.cell = cell_;
+    p.dtype = dtype_;
+    p.rows = steps * sizes_.batch;
+    p.hidden = sizes_.hidden;
+    p.h_row = sizes_.is_gru ? sizes_.hidden : directions_ * sizes_.hidden;
     Operands x{}, h{};
     for (int d = 0; d < directions_; ++d) {
       const LayerBackwardDirection& weights = layer_.direction[d];
-      const int64_t begin = time(d, first, steps);
-      const int64_t in_chunk = begin - time(d, chunk * plan_.chunk, chunk_steps(chunk));
+      const int64_t begin = sizes_.time(d, first, steps);
+      const int64_t in_chunk = begin - sizes_.time(d, chunk * sizes_.chunk, sizes_.chunk_steps(chunk));
       RecomputeDirection& to = p.direction[d];
-      to.input_gates = input_gates_[d];
-      to.hidden_gates = hidden_gates_[d];
+      to.input_gates = memory_.input_gates[d];
+      to.hidden_gates = memory_.hidden_gates[d];
       to.b_ih = weights.b_ih;
       to.b_hh = weights.b_hh;
-      to.h = is_gru_ ? state_before(d, begin)
-                     : of_elements(layer_.y, (begin * batch_ * directions_ + d) * hidden_);
-      to.coefficients = coefficients_[d] + in_chunk * batch_ * coefficients_of(problem_.cell) * hidden_;
-      x.rows[d] = of_elements(layer_.x, begin * batch_ * layer_.features);
+      to.h = sizes_.is_gru ? state_before(d, begin)
+                           : sizes_.at(layer_.y, (begin * sizes_.batch * directions_ + d) * sizes_.hidden);
+      to.coefficients = memory_.coefficients[d] + in_chunk * sizes_.batch * coefficients();
+      x.rows[d] = sizes_.at(layer_.x, begin * sizes_.batch * layer_.features);
       x.w[d] = weights.w_ih;
-      x.to[d] = input_gates_[d];
-      h.rows[d] = is_gru_ || is_lstm_ ? state_before(d, begin) : nullptr;
+      x.to[d] = memory_.input_gates[d];
+      h.rows[d] = sizes_.is_gru || sizes_.is_lstm ? state_before(d, begin) : nullptr;
       h.w[d] = weights.w_hh;
-      h.to[d] = hidden_gates_[d];
+      h.to[d] = memory_.hidden_gates[d];
     }
-    if (is_gru_ || is_lstm_) {
-      LtProduct product{};
-      product.tf32 = plan_.tf32;
-      product.m = gates_;
-      product.n = p.rows;
-      product.k = layer_.features;
-      if (const cudaError_t error = products(product, x, directions_); error != cudaSuccess) {
-        return error;
-      }
-      product.k = hidden_;
-      product.adds = is_lstm_;
-      if (const cudaError_t error = products(product, h, directions_); error != cudaSuccess) {
+    if (sizes_.is_gru || sizes_.is_lstm) {
+      const cudaError_t error =
+          plan_.few_rows ? gates_of_few_rows(x, h, p.rows) : gate_products(x, h, p.rows);
+      if (error != cudaSuccess) {
         return error;
       }
     }
     return launch_recompute(p, stream_);
   }
 
+  cudaError_t gate_products(const Operands& x, const Operands& h, int64_t rows) {
+    LtProduct product = new_product(plan_.tf32);
+    product.m = sizes_.gates;
+    product.n = rows;
+    product.k = layer_.features;
+    if (const cudaError_t error = products(product, x, directions_); error != cudaSuccess) {
+      return error;
+    }
+    product.k = sizes_.hidden;
+    product.adds = sizes_.is_lstm;
+    return products(product, h, directions_);
+  }
+
+  cudaError_t gates_of_few_rows(const Operands& x, const Operands& h, int64_t rows) {
+    GateProducts p{};
+    p.dtype = dtype_;
+    p.n = static_cast<int>(rows);
+    p.m = sizes_.gates;
+    for (int d = 0; d < directions_; ++d) {
+      GateProduct& first = p.item[p.count++];
+      first.rows[0] = x.rows[d];
+      first.w[0] = x.w[d];
+      first.k[0] = layer_.features;
+      first.to = memory_.input_gates[d];
+      const int second = sizes_.is_lstm ? 1 : 0;
+      GateProduct& with_h = sizes_.is_lstm ? first : p.item[p.count++];
+      with_h.rows[second] = h.rows[d];
+      with_h.w[second] = h.w[d];
+      with_h.k[second] = sizes_.hidden;
+      with_h.to = memory_.hidden_gates[d];
+    }
+    return launch_gate_products(p, stream_);
+  }
+
   // The coefficients of a chunk; or of an LSTM only the cell state behind it.
   cudaError_t recompute(int64_t chunk, bool only_boundary) {
-    const int64_t first = chunk * plan_.chunk;
-    const int64_t steps = chunk_steps(chunk);
+    const int64_t first = chunk * sizes_.chunk;
+    const int64_t steps = sizes_.chunk_steps(chunk);
     for (int64_t done = 0; done < steps; done += plan_.part) {
       const int64_t part = std::min(plan_.part, steps - done);
       if (const cudaError_t error = recompute_part(chunk, first + done, part); error != cudaSuccess) {
         return error;
       }
     }
-    if (!is_lstm_) {
+    if (!sizes_.is_lstm) {
       return cudaSuccess;
     }
     ScanParams p{};
     p.directions = directions_;
-    p.dtype = problem_.dtype;
+    p.dtype = dtype_;
     p.steps = steps;
-    p.batch = batch_;
-    p.hidden = hidden_;
+    p.batch = sizes_.batch;
+    p.hidden = sizes_.hidden;
     for (int d = 0; d < directions_; ++d) {
       ScanDirection& to = p.direction[d];
-      to.c0 = chunk == 0 && layer_.cx != nullptr ? of_elements(layer_.cx, d * state_elements()) : nullptr;
+      to.c0 = chunk == 0 && layer_.cx != nullptr ? sizes_.at(layer_.cx, d * sizes_.state()) : nullptr;
       to.c0_fp32 = chunk == 0 ? nullptr : boundary(chunk - 1, d);
-      to.coefficients = coefficients_[d];
+      to.coefficients = memory_.coefficients[d];
       to.c_end = only_boundary ? boundary(chunk, d) : nullptr;
     }
     return launch_scan(p, stream_);
   }
   // The cell state behind a chunk.
   float* boundary(int64_t chunk, int direction) const {
-    return boundaries_ + (chunk * directions_ + direction) * state_elements();
+    return memory_.boundaries + (chunk * directions_ + direction) * sizes_.state();
   }
   cudaError_t find_boundaries() {
     cudaError_t error = cudaSuccess;
-    for (int64_t chunk = 0; error == cudaSuccess && chunk < chunks() - 1; ++chunk) {
+    for (int64_t chunk = 0; error == cudaSuccess && chunk < sizes_.chunks() - 1; ++chunk) {
       error = recompute(chunk, true);
     }
     return error;
@@ -321,56 +203,55 @@ class Run {
 
   const void* dy_at(int direction, int64_t time) const {
     return layer_.dy == nullptr ? nullptr
-                                : of_elements(layer_.dy, time * layer_.dy_step + direction * hidden_);
+                                : sizes_.at(layer_.dy, time * layer_.dy_step + direction * sizes_.hidden);
+  }
+  static const void* moved(const LayerSizes& sizes, const void* from, int64_t elements) {
+    return from == nullptr ? nullptr : sizes.at(from, elements);
   }
 
   cudaError_t step_by_step(int64_t chunk) {
-    const int64_t begin = chunk * plan_.chunk;
-    const int64_t steps = chunk_steps(chunk);
+    const int64_t begin = chunk * sizes_.chunk;
+    const int64_t steps = sizes_.chunk_steps(chunk);
     StepParams p{};
     p.directions = directions_;
-    p.cell = problem_.cell;
-    p.dtype = problem_.dtype;
-    p.batch = batch_;
-    p.hidden = hidden_;
+    p.cell = cell_;
+    p.dtype = dtype_;
+    p.batch = sizes_.batch;
+    p.hidden = sizes_.hidden;
     p.dy_row = layer_.dy_row;
-    LtProduct product{};
-    product.tf32 = plan_.tf32;
-    product.m = hidden_;
-    product.n = batch_;
-    product.k = gates_;
+    LtProduct product = new_product(plan_.tf32);
+    product.m = sizes_.hidden;
+    product.n = sizes_.batch;
+    product.k = sizes_.gates;
     product.w_by_column = true;
-    product.adds = is_gru_;
+    product.adds = sizes_.is_gru;
     for (int64_t step = begin + steps - 1; step >= begin; --step) {
-      p.first = step == steps_ - 1;
-      Operands o{};
+      p.first = step == sizes_.steps - 1;
       for (int d = 0; d < directions_; ++d) {
-        const int64_t now = time(d, step, 1);
-        const int64_t in_chunk = now - time(d, begin, steps);
-        const int64_t states = d * state_elements();
+        const int64_t now = sizes_.time(d, step, 1);
+        const int64_t in_chunk = now - sizes_.time(d, begin, steps);
+        const int64_t gates = now * sizes_.batch * sizes_.gates;
+        const int64_t states = d * sizes_.state();
         StepDirection& to = p.direction[d];
-        to.coefficients = coefficients_[d] + in_chunk * batch_ * coefficients_of(problem_.cell) * hidden_;
+        to.coefficients = memory_.coefficients[d] + in_chunk * sizes_.batch * coefficients();
         to.dy = dy_at(d, now);
-        to.d_hy = layer_.d_hy == nullptr ? nullptr : of_elements(layer_.d_hy, states);
-        to.d_cy = layer_.d_cy == nullptr ? nullptr : of_elements(layer_.d_cy, states);
-        to.d_hidden_gates = of_elements(d_hidden_gates_[d], now * batch_ * gates_);
-        to.d_input_gates = is_gru_ ? of_elements(d_input_gates_[d], now * batch_ * gates_) : nullptr;
-        to.dh = dh_ + states;
-        to.dc = is_lstm_ ? dc_ + states : nullptr;
-        o.rows[d] = to.d_hidden_gates;
-        o.w[d] = layer_.direction[d].w_hh;
-        o.to[d] = to.dh;
+        to.d_hy = moved(sizes_, layer_.d_hy, states);
+        to.d_cy = moved(sizes_, layer_.d_cy, states);
+        to.d_hidden_gates = sizes_.at(memory_.d_hidden_gates[d], gates);
+        to.d_input_gates = sizes_.is_gru ? sizes_.at(memory_.d_input_gates[d], gates) : nullptr;
+        to.dh = memory_.dh + states;
+        to.dc = sizes_.is_lstm ? memory_.dc + states : nullptr;
       }
       if (const cudaError_t error = launch_step(p, stream_); error != cudaSuccess) {
         return error;
       }
-      if (step == 0 && layer_.dhx == nullptr) {
+      if (step == 0 && (layer_.dhx == nullptr || is_step_of_few_rows())) {
         break;
       }
-      // Of two directions the operands' distances change from step to step: one batch in the middle alone
-      // would not pay.
+      // The distances between two directions' operands change from step to step: no batch.
       for (int d = 0; d < directions_; ++d) {
-        const Operands own{{o.rows[d]}, {o.w[d]}, {o.to[d]}};
+        const StepDirection& of = p.direction[d];
+        const Operands own{{of.d_hidden_gates}, {layer_.direction[d].w_hh}, {of.dh}};
         if (const cudaError_t error = products(product, own, 1); error != cudaSuccess) {
           return error;
         }
@@ -380,45 +261,47 @@ class Run {
   }
 
   cudaError_t one_launch(int64_t chunk) {
-    const int64_t begin = chunk * plan_.chunk;
-    const bool last = chunk == chunks() - 1;
+    const int64_t begin = chunk * sizes_.chunk;
+    const bool last = chunk == sizes_.chunks() - 1;
     RecurrenceBackwardParams p{};
     p.directions = directions_;
-    p.cell = problem_.cell;
-    p.dtype = problem_.dtype;
+    p.cell = cell_;
+    p.dtype = dtype_;
     p.tf32 = plan_.tf32;
-    p.steps = chunk_steps(chunk);
-    p.batch = static_cast<int>(batch_);
-    p.hidden = static_cast<int>(hidden_);
+    p.steps = sizes_.chunk_steps(chunk);
+    p.batch = static_cast<int>(sizes_.batch);
+    p.hidden = static_cast<int>(sizes_.hidden);
     p.dy_step = layer_.dy_step;
     p.dy_row = layer_.dy_row;
     p.plan = plan_.recurrence;
-    p.words = words_;
-    const float* d_hy = nullptr;
-    const float* d_cy = nullptr;
+    p.words = memory_.words;
+    const float* dh_in = memory_.passed_dh[(chunk + 1) % 2];
+    const float* dc_in = memory_.passed_dc[(chunk + 1) % 2];
     if (last) {
-      if (const cudaError_t error = widen_states(chunk, d_hy, d_cy); error != cudaSuccess) {
+      if (const cudaError_t error = widen_states(chunk, dh_in, dc_in); error != cudaSuccess) {
         return error;
       }
     }
+    float* const dh_out = chunk == 0 ? memory_.dh : memory_.passed_dh[chunk % 2];
+    float* const dc_out = chunk == 0 ? memory_.dc : memory_.passed_dc[chunk % 2];
     for (int d = 0; d < directions_; ++d) {
-      const int64_t now = time(d, begin, p.steps);
-      const int64_t states = d * state_elements();
-      const auto moved = [states](auto* from) { return from == nullptr ? nullptr : from + states; };
+      const int64_t now = sizes_.time(d, begin, p.steps);
+      const int64_t gates = now * sizes_.batch * sizes_.gates;
+      const auto of = [&](auto* states) { return states == nullptr ? nullptr : states + d * sizes_.state(); };
       BackwardDirection& to = p.direction[d];
       to.w_hh = layer_.direction[d].w_hh;
-      to.coefficients = coefficients_[d];
+      to.coefficients = memory_.coefficients[d];
       to.dy = dy_at(d, now);
-      to.dh_in = moved(last ? d_hy : passed_dh_[(chunk + 1) % 2]);
-      to.dc_in = moved(last ? d_cy : passed_dc_[(chunk + 1) % 2]);
-      to.d_hidden_gates = of_elements(d_hidden_gates_[d], now * batch_ * gates_);
-      to.d_input_gates = is_gru_ ? of_elements(d_input_gates_[d], now * batch_ * gates_) : nullptr;
-      to.dh_out = moved(chunk == 0 ? dh_ : passed_dh_[chunk % 2]);
-      to.dc_out = moved(chunk == 0 ? dc_ : passed_dc_[chunk % 2]);
+      to.dh_in = of(dh_in);
+      to.dc_in = of(dc_in);
+      to.d_hidden_gates = sizes_.at(memory_.d_hidden_gates[d], gates);
+      to.d_input_gates = sizes_.is_gru ? sizes_.at(memory_.d_input_gates[d], gates) : nullptr;
+      to.dh_out = of(dh_out);
+      to.dc_out = of(dc_out);
     }
     if (plan_.recurrence.words > 0) {
       if (const cudaError_t error =
-              cudaMemsetAsync(words_, 0, plan_.recurrence.words * sizeof(uint64_t), stream_);
+              cudaMemsetAsync(memory_.words, 0, plan_.recurrence.words * sizeof(uint64_t), stream_);
           error != cudaSuccess) {
         return error;
       }
@@ -427,61 +310,60 @@ class Run {
   }
 
   // The gradients of hy and cy in fp32: as they are, or in memory that the last chunk passes nothing in.
-  cudaError_t widen_states(int64_t chunk, const float*& d_hy, const float*& d_cy) {
-    const int64_t count = directions_ * state_elements();
+  cudaError_t widen_states(int64_t chunk, const float*& dh, const float*& dc) {
+    const int64_t count = directions_ * sizes_.state();
     const auto widen = [&](const void* from, float* memory, const float*& to) {
       if (from == nullptr || !is_16_bits()) {
         to = static_cast<const float*>(from);
         return cudaSuccess;
       }
       to = memory;
-      return launch_widen(from, memory, count, problem_.dtype, stream_);
+      return launch_widen(from, memory, count, dtype_, stream_);
     };
-    const cudaError_t error = widen(layer_.d_hy, passed_dh_[(chunk + 1) % 2], d_hy);
-    return error == cudaSuccess ? widen(layer_.d_cy, passed_dc_[(chunk + 1) % 2], d_cy) : error;
+    const cudaError_t error = widen(layer_.d_hy, memory_.passed_dh[(chunk + 1) % 2], dh);
+    return error == cudaSuccess ? widen(layer_.d_cy, memory_.passed_dc[(chunk + 1) % 2], dc) : error;
   }
 
   // ---- results -----------------------------------------------------------------------------------------
 
   cudaError_t give_states() {
-    const int64_t count = directions_ * state_elements();
+    const int64_t count = directions_ * sizes_.state();
     cudaError_t error = cudaSuccess;
-    if (is_16_bits() && layer_.dhx != nullptr) {
-      error = launch_round(dh_, layer_.dhx, count, problem_.dtype, stream_);
+    if (is_16_bits() && layer_.dhx != nullptr && !is_step_of_few_rows()) {
+      error = launch_round(memory_.dh, layer_.dhx, count, dtype_, stream_);
     }
     if (error == cudaSuccess && is_16_bits() && layer_.dcx != nullptr) {
-      error = launch_round(dc_, layer_.dcx, count, problem_.dtype, stream_);
+      error = launch_round(memory_.dc, layer_.dcx, count, dtype_, stream_);
     }
     return error;
   }
 
   cudaError_t weights() {
-    LtProduct product{};
-    product.tf32 = plan_.tf32_results;
-    product.n = gates_;
-    product.k = steps_ * batch_;
+    LtProduct product = new_product(plan_.tf32_results);
+    product.n = sizes_.gates;
+    product.k = sizes_.rows();
     product.rows_by_column = true;
     product.w_by_column = true;
     product.in_dtype = true;
     Operands of_input{}, of_hidden{};
     ColumnSums sums{};
-    sums.dtype = problem_.dtype;
-    sums.rows = steps_ * batch_;
-    sums.columns = gates_;
-    sums.partial = partial_;
+    sums.dtype = dtype_;
+    sums.rows = sizes_.rows();
+    sums.columns = sizes_.gates;
+    sums.partial = memory_.partial;
     for (int d = 0; d < directions_; ++d) {
       const LayerBackwardDirection& to = layer_.direction[d];
-      of_input.rows[d] = d_input_gates_[d];
+      of_input.rows[d] = memory_.d_input_gates[d];
       of_input.w[d] = layer_.x;
       of_input.to[d] = to.dw_ih;
-      of_hidden.rows[d] = d_hidden_gates_[d];
+      of_hidden.rows[d] = memory_.d_hidden_gates[d];
       of_hidden.w[d] = state_before(d, 0);
       of_hidden.to[d] = to.dw_hh;
-      sums.from[sums.count] = d_hidden_gates_[d];
+      sums.from[sums.count] = memory_.d_hidden_gates[d];
       sums.to[sums.count][0] = to.db_hh;
-      sums.to[sums.count++][1] = is_gru_ ? nullptr : to.db_ih;
-      if (is_gru_) {
-        sums.from[sums.count] = d_input_gates_[d];
+      sums.to[sums.count++][1] = sizes_.is_gru ? nullptr : to.db_ih;
+      if (sizes_.is_gru) {
+        sums.from[sums.count] = memory_.d_input_gates[d];
         sums.to[sums.count++][0] = to.db_ih;
       }
     }
@@ -489,38 +371,53 @@ class Run {
     if (const cudaError_t error = products(product, of_input, directions_); error != cudaSuccess) {
       return error;
     }
-    product.m = hidden_;
+    product.m = sizes_.hidden;
     if (const cudaError_t error = products(product, of_hidden, directions_); error != cudaSuccess) {
       return error;
     }
-    return wants_biases() ? launch_column_sums(sums, stream_) : cudaSuccess;
+    return layer_.direction[0].db_ih != nullptr ? launch_column_sums(sums, stream_) : cudaSuccess;
+  }
+
+  cudaError_t weights_of_few_rows() {
+    WeightGradients p{};
+    p.dtype = dtype_;
+    p.n = static_cast<int>(sizes_.rows());
+    p.gates = sizes_.gates;
+    for (int d = 0; d < directions_; ++d) {
+      const LayerBackwardDirection& to = layer_.direction[d];
+      p.item[p.count++] = {memory_.d_input_gates[d], layer_.x, to.dw_ih, to.db_ih, layer_.features};
+      p.item[p.count++] = {memory_.d_hidden_gates[d], state_before(d, 0), to.dw_hh, to.db_hh, sizes_.hidden};
+    }
+    return launch_weight_gradients(p, stream_);
   }
 
   cudaError_t input() {
-    LtProduct product{};
-    product.tf32 = plan_.tf32_results;
+    if (layer_.dx == nullptr) {
+      return cudaSuccess;
+    }
+    LtProduct product = new_product(plan_.tf32_results);
     product.m = layer_.features;
-    product.k = gates_;
+    product.k = sizes_.gates;
     product.w_by_column = true;
-    const int64_t rows = steps_ * batch_;
-    const int64_t at_once = sums_ != nullptr ? sums_rows_ : rows;
-    product.in_dtype = sums_ == nullptr;
+    product.in_dtype = memory_.sums == nullptr;
+    const int64_t rows = sizes_.rows();
+    const int64_t at_once = memory_.sums != nullptr ? memory_.sums_rows : rows;
     for (int64_t first = 0; first < rows; first += at_once) {
       product.n = std::min(at_once, rows - first);
-      void* const result = of_elements(layer_.dx, first * layer_.features);
-      void* const to = sums_ != nullptr ? sums_ : result;
+      void* const result = sizes_.at(layer_.dx, first * layer_.features);
+      void* const to = memory_.sums != nullptr ? memory_.sums : result;
       for (int d = 0; d < directions_; ++d) {
         product.adds = d > 0;
         const Operands own{
-            {of_elements(d_input_gates_[d], first * gates_)}, {layer_.direction[d].w_ih}, {to}};
+            {sizes_.at(memory_.d_input_gates[d], first * sizes_.gates)}, {layer_.direction[d].w_ih}, {to}};
         if (const cudaError_t error = products(product, own, 1); error != cudaSuccess) {
           return error;
         }
       }
-      if (sums_ != nullptr) {
-        if (const cudaError_t error =
-                launch_round(sums_, result, product.n * layer_.features, problem_.dtype, stream_);
-            error != cudaSuccess) {
+      if (memory_.sums != nullptr) {
+        const cudaError_t error =
+            launch_round(memory_.sums, result, product.n * layer_.features, dtype_, stream_);
+        if (error != cudaSuccess) {
           return error;
         }
       }
@@ -528,43 +425,51 @@ class Run {
     return cudaSuccess;
   }
 
-  // fp32 sums of both directions that a gradient of the input has before it is rounded.
-  static constexpr int64_t kSumBytes = int64_t{32} << 20;
+  cudaError_t inputs_of_few_rows() {
+    InputGradients p{};
+    p.dtype = dtype_;
+    p.n = static_cast<int>(sizes_.rows());
+    p.gates = sizes_.gates;
+    if (layer_.dx != nullptr) {
+      InputGradient& item = p.item[p.count++];
+      for (int d = 0; d < directions_; ++d) {
+        item.d[d] = memory_.d_input_gates[d];
+        item.w[d] = layer_.direction[d].w_ih;
+      }
+      item.to = layer_.dx;
+      item.columns = layer_.features;
+    }
+    if (layer_.dhx != nullptr && is_step_of_few_rows()) {
+      for (int d = 0; d < directions_; ++d) {
+        InputGradient& item = p.item[p.count++];
+        item.d[0] = memory_.d_hidden_gates[d];
+        item.w[0] = layer_.direction[d].w_hh;
+        item.added = sizes_.is_gru ? memory_.dh + d * sizes_.state() : nullptr;
+        item.to = sizes_.at(layer_.dhx, d * sizes_.state());
+        item.columns = sizes_.hidden;
+      }
+    }
+    return p.count > 0 ? launch_input_gradients(p, stream_) : cudaSuccess;
+  }
 
   const RnnBackwardPlan& plan_;
   const LayerBackward& layer_;
-  const RnnProblem& problem_;
-  cudaStream_t stream_;
-  int64_t bytes_, steps_, batch_, hidden_, gates_;
+  Cell cell_;
+  Dtype dtype_;
+  LayerSizes sizes_;
+  Scratch memory_;
   int directions_;
-  bool is_gru_, is_lstm_;
-  uintptr_t at_;
-
-  void* previous_ = nullptr;  // [directions, steps, batch, H]
-  float* coefficients_[2] = {};
-  void* d_hidden_gates_[2] = {};
-  void* d_input_gates_[2] = {};
-  float* dh_ = nullptr;  // [directions, batch, H]
-  float* dc_ = nullptr;
-  float* boundaries_ = nullptr;  // LSTM: cell states behind all chunks but the last
-  float* passed_dh_[2] = {};     // from chunk to chunk
-  float* passed_dc_[2] = {};
-  uint64_t* words_ = nullptr;
-  float* partial_ = nullptr;
-  float* input_gates_[2] = {};
-  float* hidden_gates_[2] = {};
-  float* sums_ = nullptr;
-  int64_t sums_rows_ = 0;
+  cudaStream_t stream_;
 };
 
 }  // namespace
 
 int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer) {
-  return Run(plan, layer, nullptr, nullptr).end();
+  return Scratch(plan, layer, nullptr).bytes;
 }
 
 cudaError_t run_layer_backward(const RnnBackwardPlan& plan, const LayerBackward& layer, cudaStream_t stream) {
-  return Run(plan, layer, layer.scratch, stream)();
+  return Run(plan, layer, stream)();
 }
 
 }  // namespace aten_ext::cuda

@@ -22,10 +22,15 @@ constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
 constexpr int64_t kPartBytes = int64_t{32} << 20;
 constexpr int64_t kFewPartBytes = int64_t{8} << 20;
 // Where cuDNN multiplies in TF32, if it may, seen by its error: weights' and input's gradients of two rows
-// and more at all hidden sizes, what makes the states' gradients only here.
+// and more, at all hidden sizes; what makes the states' gradients only here.
 constexpr int64_t kTf32BeyondHidden = 192;
 constexpr int64_t kTf32Batch = 4;
 constexpr int64_t kTf32Multiple = 4;
+// Rows, and multiply-adds of the gates, that library products are slower for.
+constexpr int64_t kFewRows = 64;
+constexpr double kFewProducts = 12e6;
+// A product and a launch for each step are faster than upstream from so many rows on, whatever the size.
+constexpr int64_t kManyRows = 512;
 
 // ------------------------------------------------------------------------------------------------------
 
@@ -62,7 +67,11 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   plan.problem = problem;
   plan.wanted = wanted;
   const Sequence& sequence = problem.sequence;
-  plan.tf32_results = may_tf32(problem) && sequence.steps * sequence.batch > 1;
+  const int64_t rows = sequence.steps * sequence.batch;
+  plan.few_rows = rows <= kFewRows && static_cast<double>(rows * problem.gates() * problem.hidden) *
+                                              static_cast<double>(problem.input() + problem.hidden) <=
+                                          kFewProducts;
+  plan.tf32_results = may_tf32(problem) && sequence.batch > 1;
   plan.tf32 = may_tf32(problem) && problem.hidden > kTf32BeyondHidden && sequence.batch >= kTf32Batch;
   const int64_t step_bytes = sequence.batch * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t of_coefficients = step_bytes * coefficients_of(problem.cell);
@@ -79,10 +88,8 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if (problem.layers > 1 && problem.dropout != 0.0) {
-    return "dropout between layers";
-  }
-  if (problem.sequence.steps > 1 && !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
+  if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
+      !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
     return "no fast backward";
   }
   return nullptr;

@@ -36,7 +36,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
     const std::optional<at::Tensor>& grad_output, const std::optional<at::Tensor>& grad_hy,
     const std::optional<at::Tensor>& grad_cy, int64_t mode, int64_t hidden, int64_t layers, bool batch_first,
     bool bidirectional, const at::Tensor& reserve, std::array<bool, 4> mask, int64_t chunk, int64_t part,
-    bool tf32, bool one_launch) {
+    bool tf32, bool one_launch, bool few_rows) {
   const std::optional<at::Tensor> none;
   const args::_cudnn_rnn_backward a{input,       weight,  weight_stride0, weight_buf,    hx,   cx,
                                     output,      grad_output, grad_hy,    grad_cy,       mode, hidden,
@@ -45,6 +45,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)));
   plan.one_launch = one_launch;
+  plan.few_rows = few_rows;
   plan.tf32 = plan.tf32_results = tf32;
   plan.chunk = chunk > 0 ? chunk : plan.chunk;
   plan.part = part > 0 ? part : plan.part;

@@ -1,4 +1,4 @@
-"""What the tests of a backward's CUDA kernels on the CPU share: the kernels, compiled, and a problem with its answer."""
+"""What the tests of a backward on the CPU share: the kernels, compiled, and a problem with its answer."""
 
 from __future__ import annotations
 
@@ -101,7 +101,12 @@ class Problem:
     def _reserve(self, ops: Any) -> torch.Tensor:
         sizes = self.sizes
         total, *offsets = ops.reserve_of(
-            sizes.dtype != torch.float32, sizes.steps, sizes.batch, sizes.hidden, sizes.layers, self.directions
+            sizes.dtype != torch.float32,
+            sizes.steps,
+            sizes.batch,
+            sizes.hidden,
+            sizes.layers,
+            self.directions,
         )
         reserve = torch.full((1, total), 0xFF, dtype=torch.uint8)
         for y, offset in zip(self.outputs, offsets, strict=False):
@@ -137,6 +142,7 @@ class Problem:
         part: int = 0,
         tf32: bool = False,
         one_launch: bool = False,
+        few_rows: bool = False,
         buffer: bool = True,
         columns: bool = False,
         **changes: Any,
@@ -168,6 +174,7 @@ class Problem:
             "part": part,
             "tf32": tf32,
             "one_launch": one_launch,
+            "few_rows": few_rows,
         }
         result: tuple[Any, Any, Any, list[torch.Tensor]] = ops.backward(*(arguments | changes).values())
         return result

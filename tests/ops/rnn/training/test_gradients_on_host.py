@@ -1,4 +1,4 @@
-"""Gradients of recurrent layers by their CUDA kernels, run on the CPU, against those of float64's autograd."""
+"""Gradients of recurrent layers by their CUDA kernels, run on the CPU, against float64's autograd."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from device_on_host import library
+from ops.rnn.cases import flattened
 from ops.rnn.training.on_host_cases import DTYPES, MODES, Problem, Sizes, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -27,7 +28,9 @@ def flat(result: Any) -> list[torch.Tensor]:
     return [t for t in (dx, dhx, dcx, *dw) if t is not None]
 
 
-def close(ours: list[torch.Tensor], exact: list[torch.Tensor], dtype: torch.dtype, factor: float = 1.0) -> None:
+def close(
+    ours: list[torch.Tensor], exact: list[torch.Tensor], dtype: torch.dtype, factor: float = 1.0
+) -> None:
     assert len(ours) == len(exact)
     for i, (mine, truth) in enumerate(zip(ours, exact, strict=True)):
         assert mine.shape == truth.shape and mine.dtype == dtype, i
@@ -67,10 +70,35 @@ def test_stacks(
 
 @CELLS
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 9), (1, 32), (5, 7)])
+@pytest.mark.parametrize(("inputs", "hidden", "layers"), [(5, 7, 1), (40, 48, 2), (200, 176, 1)])
+def test_few_rows(
+    ops: Any, cell: str, dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int, layers: int
+) -> None:
+    """Products by kernels of our own are as good as the library's, whatever is asked for."""
+    bidirectional = (inputs + steps) % 2 == 0
+    sizes = Sizes(cell, steps, batch, inputs, hidden, layers, bidirectional, batch != 9, dtype=dtype)
+    problem = Problem(ops, sizes)
+    library_products = flat(problem.ours(ops))
+    ops.products()
+    own = problem.ours(ops, few_rows=True)
+    assert ops.products() == (0 if steps == 1 else layers * (2 if bidirectional else 1) * steps)
+    close(flat(own), [t.double() for t in library_products], dtype)
+    for mask in ((False, True, True, True), (True, False, False, False), (False, False, False, True)):
+        some = problem.ours(ops, few_rows=True, mask=mask)
+        kept = [t for t, wanted in zip(own[:3], mask, strict=False) if wanted and t is not None]
+        for mine, whole in zip(flat(some), [*kept, *(own[3] if mask[3] else [])], strict=True):
+            assert torch.equal(mine, whole)
+
+
+@CELLS
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("hidden", "bidirectional"), [(7, True), (64, False), (136, True)])
 def test_one_launch(ops: Any, cell: str, dtype: torch.dtype, hidden: int, bidirectional: bool) -> None:
     """The sequential part by one launch, in chunks too, is as good as step by step."""
-    sizes = Sizes(cell, 6, 3, 5, hidden, 1 if hidden > 100 else 2, bidirectional, batch_first=True, dtype=dtype)
+    sizes = Sizes(
+        cell, 6, 3, 5, hidden, 1 if hidden > 100 else 2, bidirectional, batch_first=True, dtype=dtype
+    )
     problem = Problem(ops, sizes)
     exact = problem.exact()
     # A state of ReLU that is rounded to 0 has another gradient.
@@ -166,8 +194,6 @@ def test_gradients_of_weights_are_views_of_one_buffer(ops: Any) -> None:
     for cell, columns, layers in itertools.product(MODES, (False, True), (1, 2)):
         problem = Problem(ops, Sizes(cell, 2, 2, 4, 6, layers=layers, bidirectional=True))
         dw = problem.ours(ops, columns=columns)[3]
-        from ops.rnn.cases import flattened
-
         _, views = flattened(problem.weights, columns=columns)
         assert len({w.untyped_storage().data_ptr() for w in dw}) == 1
         assert dw[0].untyped_storage().nbytes() == 4 * sum(w.numel() for w in problem.weights)

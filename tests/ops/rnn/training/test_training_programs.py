@@ -202,7 +202,9 @@ def test_gradients_share_one_buffer(steps: int) -> None:
     gru(x)[0].square().sum().backward()
     grads = [p.grad for p in gru.parameters()]
     assert len({g.untyped_storage().data_ptr() for g in grads if g is not None}) == 1
-    assert [g.storage_offset() for g in grads if g is not None] == [p.storage_offset() for p in gru.parameters()]
+    assert [g.storage_offset() for g in grads if g is not None] == [
+        p.storage_offset() for p in gru.parameters()
+    ]
     twin = copy.deepcopy(gru)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (gru, twin)]
     for module, optimizer in zip((gru, twin), optimizers, strict=True):
