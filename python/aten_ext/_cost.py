@@ -157,16 +157,32 @@ def _rnn_backward(a: Arguments) -> Cost:
     return _cost(_nbytes((inputs, *a["weight"])) + grads + results, flops, inputs.dtype)
 
 
-def _composite_gru_cell(a: Arguments) -> Cost:
-    """Input [B, I], state [B, H], weights [3H, I] and [3H, H], biases read; the new state written.
+def _composite_cell(a: Arguments, gates: int, gate_flops: int) -> Cost:
+    """Input [B, I], states [B, H], weights [gates * H, I] and [gates * H, H], biases read; states written.
 
-    2 * B * 3H * (I + H) FLOPs of matrix products, and those of the gates as in :func:`_gru_cell`.
+    2 * B * gates * H * (I + H) FLOPs of matrix products, and ``gate_flops`` an element; biases add 2 a gate.
     """
-    inputs, state, weights = a["input"], a["hx"], (a["w_ih"], a["w_hh"])
+    inputs, weights = a["input"], (a["w_ih"], a["w_hh"])
+    states = tuple(a["hx"]) if isinstance(a["hx"], (list, tuple)) else (a["hx"],)
     flops = 2 * inputs.shape[0] * sum(weight.numel() for weight in weights)
-    flops += (16 + (6 if a["b_ih"] is not None else 0)) * state.numel()
-    read = _nbytes((inputs, state, *weights, a["b_ih"], a["b_hh"]))
-    return _cost(read + _nbytes((state,)), flops, inputs.dtype)
+    flops += (gate_flops + (2 * gates if a["b_ih"] is not None else 0)) * states[0].numel()
+    read = _nbytes((inputs, *states, *weights, a["b_ih"], a["b_hh"]))
+    return _cost(read + _nbytes(states), flops, inputs.dtype)
+
+
+def _composite_gru_cell(a: Arguments) -> Cost:
+    """The gates as in :func:`_gru_cell`."""
+    return _composite_cell(a, 3, 16)
+
+
+def _composite_lstm_cell(a: Arguments) -> Cost:
+    """Three sigmoids and a tanh of a sum (5 each, 2), f * c + i * g (3), o * tanh(c) (2)."""
+    return _composite_cell(a, 4, 22)
+
+
+def _composite_rnn_cell(a: Arguments) -> Cost:
+    """A sum and its activation."""
+    return _composite_cell(a, 1, 2)
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> tuple[int, int, int]:
@@ -209,7 +225,10 @@ FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "addmm": _addmm,
     "cat": _cat,
     "gru_cell": _composite_gru_cell,
+    "lstm_cell": _composite_lstm_cell,
     "mm": _mm,
+    "rnn_relu_cell": _composite_rnn_cell,
+    "rnn_tanh_cell": _composite_rnn_cell,
 }
 """By the operator's name; one for all its overloads."""
 

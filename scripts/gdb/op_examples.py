@@ -32,12 +32,20 @@ def _inference(example: Example) -> Example:
 
 
 def _recurrent(operator: str, device: str) -> Example:
-    """What the fused kernels of the GRU take: inference."""
+    """What the fused kernels of recurrent layers take: inference."""
     if operator == "_cudnn_rnn":
         network, sequence = torch.nn.GRU(8, 16).to(device).eval(), torch.ones(3, 2, 8, device=device)
         return _inference(lambda: network(sequence))
-    cell = torch.nn.GRUCell(8, 16).to(device)
     data, hidden = torch.ones(2, 8, device=device), torch.zeros(2, 16, device=device)
+    if operator == "lstm_cell":
+        lstm = torch.nn.LSTMCell(8, 16).to(device)
+        return _inference(lambda: lstm(data, (hidden, hidden)))
+    cells = {
+        "gru_cell": torch.nn.GRUCell(8, 16),
+        "rnn_tanh_cell": torch.nn.RNNCell(8, 16),
+        "rnn_relu_cell": torch.nn.RNNCell(8, 16, nonlinearity="relu"),
+    }
+    cell = cells[operator].to(device)
     return _inference(lambda: cell(data, hidden))
 
 
@@ -49,7 +57,8 @@ def _written_out(operator: str, device: str) -> Example | None:
         return _optimizer_step(operator, device)
     if operator == "gru":
         return _gru(device)
-    if operator == "gru_cell" or (operator == "_cudnn_rnn" and device == "cuda"):
+    cells = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+    if operator in cells or (operator == "_cudnn_rnn" and device == "cuda"):
         return _recurrent(operator, device)
     a, b, c = matrix(2, 4), matrix(4, 8), matrix(2, 8)
     weight, bias = matrix(8, 4), matrix(8)

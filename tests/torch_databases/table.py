@@ -164,14 +164,14 @@ TABLE: dict[str, Row] = {
         cuda_only=frozenset({"_segment_reduce"}),
         exact=frozenset({"CPU", "CUDA"}),
     ),
-    "_cudnn_rnn": Row(
-        modules=("nn.GRU", "nn.LSTM", "nn.RNN"),
-        declined={("CUDA", name): "the kernel is for the GRU alone" for name in ("nn.LSTM", "nn.RNN")},
-    ),
+    "_cudnn_rnn": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
     "_cudnn_rnn_backward": Row(modules=("nn.GRU", "nn.LSTM", "nn.RNN")),
     "_thnn_fused_gru_cell": Row(modules=("nn.GRUCell", "nn.GRU")),
     "_thnn_fused_gru_cell_backward": Row(modules=("nn.GRUCell", "nn.GRU")),
     "gru_cell": Row(modules=("nn.GRUCell",)),
+    "lstm_cell": Row(modules=("nn.LSTMCell",)),
+    "rnn_tanh_cell": Row(modules=("nn.RNNCell",)),
+    "rnn_relu_cell": Row(modules=("nn.RNNCell",)),
     "addmm": Row(
         operators=("addmm", "nn.functional.linear"),
         modules=("nn.Linear", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
@@ -260,7 +260,12 @@ TABLE: dict[str, Row] = {
 
 # Composite operator -> the calls of overridden operators that one call of its decomposition makes, on CUDA.
 # Its own kernel takes their place.
-PARTS = {"gru_cell": {"mm": 2, "_thnn_fused_gru_cell": 1}}
+PARTS = {
+    "gru_cell": {"mm": 2, "_thnn_fused_gru_cell": 1},
+    "lstm_cell": {"mm": 2},
+    "rnn_tanh_cell": {"addmm": 2},
+    "rnn_relu_cell": {"addmm": 2},
+}
 
 
 def decomposed(asked: Mapping[str, int], ran: Mapping[str, int]) -> dict[str, int]:

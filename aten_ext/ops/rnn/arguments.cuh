@@ -38,9 +38,12 @@ struct RnnArguments {
   // Exchange through global memory only: [2, directions, batch, words], zero; a word is 32 bits of a row of
   // the state and the number of the step.
   uint64_t* words;
-  // Of a cell that carries a state beside h, for each direction: [batch, hidden] of T.
-  const void* c0[2];
+  // Of a cell that carries a state beside h, for each direction: [batch, hidden] of T, and before it was
+  // rounded, as h0_fp32 and hy_fp32 are.
+  const void* c0[2];  // nullptr: zeros
   void* cy[2];
+  const float* c0_fp32[2];
+  float* cy_fp32[2];
 };
 
 // Which part of the work is this block's. The blocks of a group are neighbours in the grid.

@@ -1,4 +1,4 @@
-// Which kernel carries out one step of a GRU in one launch (gru_cell.cu), in numbers. Standard library only.
+// Which kernel carries out one step of a cell in one launch (cell_step.cuh), in numbers. Standard library only.
 #pragma once
 
 #include <cstdint>

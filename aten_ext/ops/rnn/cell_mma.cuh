@@ -1,5 +1,5 @@
 // One step of a cell for several rows of the batch on tensor cores: both products, biases and gates in one
-// launch. Formula: cells.cuh. One row, or fp32 without TF32: gru_cell.cu.
+// launch. Formula: cells.cuh. One row, or fp32 without TF32: cell_step.cuh.
 //
 // A block has eight hidden units and kTiles * 16 rows of the batch: A is x and h, B the kGates rows of
 // weights of each unit, with kSums sums. Its eight warps take every eighth chunk of 64 bytes of the rows of
@@ -18,11 +18,36 @@
 #include <type_traits>
 
 #include "device/vector.cuh"
+#include "ops/rnn/cell_step.h"
 #include "ops/rnn/cells.cuh"
-#include "ops/rnn/gru_cell.h"
 #include "ops/rnn/operands.cuh"
 
 namespace aten_ext::cuda {
+
+// What an LSTM carries beside h, of the element `at`. T is the dtype of the tensors.
+template <typename Cell, typename T>
+__device__ __forceinline__ typename Cell::State load_cell_state(const CellCarried& carried, int64_t at) {
+  typename Cell::State state;
+  if constexpr (Cell::kStates > 0) {
+    state.value[0] = carried.c_fp32 != nullptr ? carried.c_fp32[at]
+                     : carried.c != nullptr    ? to_op(static_cast<const T*>(carried.c)[at])
+                                               : 0.0f;
+  }
+  return state;
+}
+
+template <typename Cell, typename T>
+__device__ __forceinline__ void store_cell_state(const CellCarried& carried, int64_t at,
+                                                 const typename Cell::State& state) {
+  if constexpr (Cell::kStates > 0) {
+    if (carried.cy != nullptr) {
+      static_cast<T*>(carried.cy)[at] = from_op<T>(state.value[0]);
+    }
+    if (carried.cy_fp32 != nullptr) {
+      carried.cy_fp32[at] = state.value[0];
+    }
+  }
+}
 
 constexpr int kCellMmaWarps = 8;
 constexpr int kCellMmaUnits = 8;
@@ -30,19 +55,18 @@ constexpr int kCellMmaUnits = 8;
 // Grid: [units / 8, rows / (16 * kTiles), directions].
 template <typename Cell, typename Element, int kTiles, int kBatch>
 __global__ __launch_bounds__(kCellMmaWarps *
-                             32) void rnn_cell_mma_kernel(const __grid_constant__ GruCellParams p) {
+                             32) void rnn_cell_mma_kernel(const __grid_constant__ CellParams p) {
   using Mma = RnnMma<Element>;
   using Tensor = typename Mma::Tensor;
   constexpr int kGates = Cell::kGates;
   constexpr int kSums = Cell::kSums;
-  static_assert(Cell::kStates == 0, "nothing is carried beside h");
   constexpr int kColumns = kMmaPairColumns<Element>;  // of a chunk
   constexpr int kVector = kColumns / 4;
   constexpr int kRows = kTiles * 16;
   static_assert(kRows * kCellMmaUnits <= kCellMmaWarps * 32, "a thread finishes one unit of one row");
   __shared__ float partial[kCellMmaWarps][kRows][kSums][kCellMmaUnits];
 
-  const GruCellDirection& d = p.direction[blockIdx.z];
+  const CellDirection& d = p.direction[blockIdx.z];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int group_of_four = thread % 32 / 4;  // g and t of the fragments
@@ -57,7 +81,9 @@ __global__ __launch_bounds__(kCellMmaWarps *
   const bool finishes = thread < kRows * kCellMmaUnits && row < p.batch && unit < hidden;
   float before = 0.0f;
   typename Cell::Bias bias;
+  typename Cell::State state;
   if (finishes) {
+    state = load_cell_state<Cell, Tensor>(p.carried[blockIdx.z], static_cast<int64_t>(row) * hidden + unit);
     before = to_op(static_cast<const Tensor*>(d.h)[row * p.h_row + unit]);
     bias = Cell::template load_each_bias<Tensor>(d.b_ih, d.b_hh, hidden, unit);
   }
@@ -168,9 +194,10 @@ __global__ __launch_bounds__(kCellMmaWarps *
         sum[i] += partial[part][thread / kCellMmaUnits][i][thread % kCellMmaUnits];
       }
     }
-    typename Cell::State state;
     const float value = Cell::finish(sum, bias, before, state);
-    static_cast<Tensor*>(d.hy)[static_cast<int64_t>(row) * hidden + unit] = from_op<Tensor>(value);
+    const int64_t at = static_cast<int64_t>(row) * hidden + unit;
+    store_cell_state<Cell, Tensor>(p.carried[blockIdx.z], at, state);
+    static_cast<Tensor*>(d.hy)[at] = from_op<Tensor>(value);
     if (d.y != nullptr) {
       static_cast<Tensor*>(d.y)[row * p.y_row + unit] = from_op<Tensor>(value);
     }

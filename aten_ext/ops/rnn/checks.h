@@ -35,7 +35,7 @@ inline bool has_shape(const at::Tensor& t, std::initializer_list<int64_t> shape)
   return t.sizes() == at::IntArrayRef(shape);
 }
 
-inline bool is_gru_dtype(const at::Tensor& t) {
+inline bool is_rnn_dtype(const at::Tensor& t) {
   return t.scalar_type() == at::kFloat || t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
 }
 

@@ -1,9 +1,9 @@
-// _cudnn_rnn on CUDA: a stack of GRU layers.
+// _cudnn_rnn on CUDA: a stack of GRU, LSTM or RNN layers.
 //
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
-// hx, an empty cy, and what a backward needs (training/reserve.h), in inference an empty `reserve` of bytes.
-// weight_buf is what the caller gave, or a packed copy of the weights made for this call. Nothing of ours
-// reads it, but a direct caller gets it, so it is made as upstream's is.
+// hx, cy like cx (without cx empty), and what a backward needs (training/reserve.h), in inference an empty
+// `reserve` of bytes. weight_buf is what the caller gave, or a packed copy of the weights made for this call.
+// Nothing of ours reads it, but a direct caller gets it, so it is made as upstream's is.
 //
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
@@ -49,7 +49,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 
 #include "core/launch.h"
 #include "ops/rnn/flat_weights.h"
-#include "ops/rnn/gru_cell.h"
+#include "ops/rnn/cell_step.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
 
@@ -69,8 +69,8 @@ struct Weights {
 
   Weights(const args::_cudnn_rnn& a, const RnnProblem& problem, int64_t index) {
     const int64_t first = index * problem.weights();
-    w_ih = as_matrix(a.weight[first], 3 * problem.hidden);
-    w_hh = as_matrix(a.weight[first + 1], 3 * problem.hidden);
+    w_ih = as_matrix(a.weight[first], problem.gates() * problem.hidden);
+    w_hh = as_matrix(a.weight[first + 1], problem.gates() * problem.hidden);
     b_ih = bias(a, problem, index, 2);
     b_hh = bias(a, problem, index, 3);
   }
@@ -132,7 +132,8 @@ struct LayerCall {
   Layout layout;     // of the input
   at::Tensor input;  // [steps, batch, features]
   at::Tensor hx, hy;
-  at::Tensor y;  // [steps, batch, directions * hidden]
+  at::Tensor cx, cy;  // of an LSTM; without cx it is zero
+  at::Tensor y;       // [steps, batch, directions * hidden]
   cudaStream_t stream;
 
   const RnnProblem& problem() const {
@@ -167,22 +168,36 @@ Rows as_rows(const at::Tensor& sequence, Layout layout) {
   return {sequence.contiguous().view({steps * batch, features}), batch, 1};
 }
 
-// What one launch of a sequence leaves for the next: the state, and in 16 bits also before it was rounded.
-struct Carried {
-  at::Tensor state;  // [directions, batch, hidden]
-  at::Tensor fp32;   // the same, or undefined
+// What one launch of a sequence leaves for the next: a state, and in 16 bits also before it was rounded.
+struct CarriedState {
+  at::Tensor rounded;  // [directions, batch, hidden]
+  at::Tensor fp32;     // the same, or undefined
 
-  explicit Carried(const LayerCall& layer) {
+  explicit CarriedState(const LayerCall& layer) {
     const RnnProblem& problem = layer.problem();
     const at::TensorOptions options = layer.y.options();
     const int64_t sizes[] = {problem.directions, problem.sequence.batch, problem.hidden};
-    state = at::empty(sizes, options);
+    rounded = at::empty(sizes, options);
     if (problem.is_16_bits()) {
       fp32 = at::empty(sizes, options.dtype(at::kFloat));
     }
   }
+  void* of(int64_t direction) const {
+    return rounded.select(0, direction).mutable_data_ptr();
+  }
   float* fp32_of(int64_t direction) const {
     return fp32.defined() ? fp32.select(0, direction).mutable_data_ptr<float>() : nullptr;
+  }
+};
+
+struct Carried {
+  CarriedState h;
+  std::optional<CarriedState> c;
+
+  explicit Carried(const LayerCall& layer) : h(layer) {
+    if (has_cell_state(layer.problem().cell)) {
+      c.emplace(layer);
+    }
   }
 };
 
@@ -205,13 +220,14 @@ cudaError_t run_recurrence(const LayerCall& layer) {
   const int64_t chunk = layer.plan.chunk;
   RecurrenceParams p{};
   p.directions = problem.directions;
+  p.cell = problem.cell;
   p.dtype = problem.dtype;
   p.batch = static_cast<int>(problem.sequence.batch);
   p.hidden = static_cast<int>(problem.hidden);
   p.plan = layer.plan.recurrence;
   p.y_step = layer.y.stride(0);
   p.y_row = layer.y.stride(1);
-  const int64_t gates = 3 * problem.hidden;
+  const int64_t gates = problem.gates() * problem.hidden;
   InputProjection projection{{}, {}, p.directions, all * p.batch, layer.plan.tf32};
   for (int64_t direction = 0; direction < p.directions; ++direction) {
     const Weights weights = layer.weights(direction);
@@ -250,10 +266,19 @@ cudaError_t run_recurrence(const LayerCall& layer) {
       const int64_t time = direction == 0 ? first : all - first - p.steps;
       RecurrenceDirection& d = p.direction[direction];
       d.projection = projected[direction];
-      d.h0 = (first == 0 ? layer.hx.select(0, index) : before->state.select(0, direction)).const_data_ptr();
-      d.h0_fp32 = first == 0 ? nullptr : before->fp32_of(direction);
-      d.hy = (last ? layer.hy.select(0, index) : after->state.select(0, direction)).mutable_data_ptr();
-      d.hy_fp32 = last ? nullptr : after->fp32_of(direction);
+      d.h0 = first == 0 ? layer.hx.select(0, index).const_data_ptr() : before->h.of(direction);
+      d.h0_fp32 = first == 0 ? nullptr : before->h.fp32_of(direction);
+      d.hy = last ? layer.hy.select(0, index).mutable_data_ptr() : after->h.of(direction);
+      d.hy_fp32 = last ? nullptr : after->h.fp32_of(direction);
+      if (layer.cy.defined()) {
+        const bool given = layer.cx.defined();
+        d.c0 = first > 0 ? before->c->of(direction)
+               : given   ? layer.cx.select(0, index).const_data_ptr()
+                         : nullptr;
+        d.c0_fp32 = first == 0 ? nullptr : before->c->fp32_of(direction);
+        d.cy = last ? layer.cy.select(0, index).mutable_data_ptr() : after->c->of(direction);
+        d.cy_fp32 = last ? nullptr : after->c->fp32_of(direction);
+      }
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
     }
     if (words.defined()) {
@@ -271,8 +296,9 @@ cudaError_t run_recurrence(const LayerCall& layer) {
 cudaError_t run_steps(const LayerCall& layer) {
   const RnnProblem& problem = layer.problem();
   const at::Tensor x = layer.layout == Layout::Strided ? layer.input.contiguous() : layer.input;
-  GruCellParams p{};
+  CellParams p{};
   p.directions = problem.directions;
+  p.cell = problem.cell;
   p.dtype = problem.dtype;
   p.batch = static_cast<int>(problem.sequence.batch);
   p.input = static_cast<int>(x.size(2));
@@ -291,19 +317,32 @@ cudaError_t run_steps(const LayerCall& layer) {
                               layer.hx.select(0, index).const_data_ptr(),
                               layer.hy.select(0, index).mutable_data_ptr(),
                               nullptr};
+    if (layer.cy.defined()) {
+      p.carried[direction].c = layer.cx.defined() ? layer.cx.select(0, index).const_data_ptr() : nullptr;
+      p.carried[direction].cy = layer.cy.select(0, index).mutable_data_ptr();
+    }
+  }
+  at::Tensor carried;  // the cell state between two steps, in place
+  if (layer.cy.defined() && problem.is_16_bits() && problem.sequence.steps > 1) {
+    carried = at::empty({problem.directions, problem.sequence.batch, problem.hidden},
+                        layer.y.options().dtype(at::kFloat));
   }
   const int64_t steps = problem.sequence.steps;
   for (int64_t step = 0; step < steps; ++step) {
     for (int64_t direction = 0; direction < p.directions; ++direction) {
       const int64_t time = direction == 0 ? step : steps - 1 - step;
-      GruCellDirection& d = p.direction[direction];
+      CellDirection& d = p.direction[direction];
+      CellCarried& c = p.carried[direction];
       if (step > 0) {  // the state is what the step before wrote
         d.h = d.y;
+        c.c = c.cy;
+        c.c_fp32 = c.cy_fp32;
       }
+      c.cy_fp32 = carried.defined() ? carried.select(0, direction).mutable_data_ptr<float>() : nullptr;
       d.x = static_cast<const char*>(x.const_data_ptr()) + time * x.stride(0) * x.element_size();
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
     }
-    if (const cudaError_t error = launch_gru_cell(p, layer.plan.step[layer.index > 0], layer.stream);
+    if (const cudaError_t error = launch_cell(p, layer.plan.step[layer.index > 0], layer.stream);
         error != cudaSuccess) {
       return error;
     }
@@ -320,13 +359,17 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   const Sequence& sequence = problem.sequence;
   const c10::cuda::CUDAGuard guard(a.input.device());
   const at::TensorOptions options = a.input.options();
+  const bool lstm = has_cell_state(problem.cell);
+  const int64_t state_sizes[] = {problem.layers * problem.directions, sequence.batch, problem.hidden};
   LayerCall layer{plan,
                   a,
                   0,
                   sequence.layout,
                   problem.batch_first ? a.input.transpose(0, 1) : a.input,
                   a.hx,
-                  at::empty({problem.layers * problem.directions, sequence.batch, problem.hidden}, options),
+                  at::empty(state_sizes, options),
+                  lstm && is_given(a.cx) ? *a.cx : at::Tensor(),
+                  lstm ? at::empty(state_sizes, options) : at::Tensor(),
                   {},
                   c10::cuda::getCurrentCUDAStream()};
   const at::Tensor reserve = problem.train
@@ -343,7 +386,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     layer.layout = Layout::TimeMajor;
   }
   return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
-                    at::empty({0}, options), reserve,
+                    layer.cx.defined() ? layer.cy : at::empty({0}, options), reserve,
                     is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }
 

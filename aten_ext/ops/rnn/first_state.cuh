@@ -110,14 +110,27 @@ __device__ __forceinline__ bool wants_fp32_state(const RnnDirectionArguments& d)
   return sizeof(T) < sizeof(float) && d.hy_fp32 != nullptr;
 }
 
+// Where a unit of a row has its element in c0 and cy.
+__device__ __forceinline__ int64_t carried_at(const RnnArguments& a, const RnnPlace& place, int row,
+                                              int unit) {
+  return static_cast<int64_t>(place.first_row + row) * a.hidden + unit;
+}
+
 // What a unit of a row carries beside h (kStates <= 1: the LSTM's c). T is the dtype of the tensors.
 template <typename Cell, typename T>
 __device__ __forceinline__ typename Cell::State load_carried(const RnnArguments& a, const RnnPlace& place,
                                                              int row, int unit, bool exists) {
   typename Cell::State state;
   if constexpr (Cell::kStates > 0) {
-    const int64_t at = static_cast<int64_t>(place.first_row + row) * a.hidden + unit;
-    state.value[0] = exists ? to_op(static_cast<const T*>(a.c0[place.direction])[at]) : 0.0f;
+    const int64_t at = carried_at(a, place, row, unit);
+    const auto* const c0 = static_cast<const T*>(a.c0[place.direction]);
+    const float* const c0_fp32 = a.c0_fp32[place.direction];
+    state.value[0] = 0.0f;
+    if (sizeof(T) < sizeof(float) && c0_fp32 != nullptr) {
+      state.value[0] = exists ? c0_fp32[at] : 0.0f;
+    } else if (exists && c0 != nullptr) {
+      state.value[0] = to_op(c0[at]);
+    }
   }
   return state;
 }
@@ -126,8 +139,11 @@ template <typename Cell, typename T>
 __device__ __forceinline__ void store_carried(const RnnArguments& a, const RnnPlace& place, int row, int unit,
                                               const typename Cell::State& state) {
   if constexpr (Cell::kStates > 0) {
-    const int64_t at = static_cast<int64_t>(place.first_row + row) * a.hidden + unit;
+    const int64_t at = carried_at(a, place, row, unit);
     static_cast<T*>(a.cy[place.direction])[at] = from_op<T>(state.value[0]);
+    if (sizeof(T) < sizeof(float) && a.cy_fp32[place.direction] != nullptr) {
+      a.cy_fp32[place.direction][at] = state.value[0];
+    }
   }
 }
 

@@ -8,6 +8,9 @@
 // once: read h from shared memory (16 bytes a lane, no bank conflict), 4 * kGates * kUnits FMAs for each such
 // vector, sum over the lanes (reduce.cuh), gates, publish.
 //
+// What an LSTM carries beside h is in cy between two steps: it is fp32, and a lane reads what its own team has
+// written.
+//
 // Registers (ptxas, sm_90a): weights never leave them. Shapes with 192 weights a thread and the exchange
 // through global memory, or with 96 in 512 threads, keep a few addresses in local memory, read once a step.
 #pragma once
@@ -22,6 +25,7 @@
 #include "ops/rnn/arguments.cuh"
 #include "ops/rnn/cells.cuh"
 #include "ops/rnn/exchange.cuh"
+#include "ops/rnn/first_state.cuh"
 #include "ops/rnn/reduce.cuh"
 #include "ops/rnn/shapes.h"
 
@@ -47,7 +51,6 @@ __device__ __forceinline__ float4 load_four_weights(const float* row, int column
 template <typename Cell, typename Shape>
 __global__ __launch_bounds__(Shape::kThreads) void rnn_fma_kernel(const __grid_constant__ RnnArguments a) {
   static_assert(Shape::kGates == Cell::kGates);
-  static_assert(Cell::kStates == 0, "nothing is carried beside h");
   constexpr int kGates = Cell::kGates;
   constexpr int kUnits = Shape::kUnits;
   constexpr int kVectors = Shape::kVectors;
@@ -189,6 +192,14 @@ __global__ __launch_bounds__(Shape::kThreads) void rnn_fma_kernel(const __grid_c
 
       const float before = h[row * columns + min(unit, columns - 1)];
       typename Cell::State state;
+      if constexpr (Cell::kStates > 0) {  // between steps it is where it goes in the end
+        const bool exists = has_unit && row < place.rows;
+        if (step == 0) {
+          state = load_carried<Cell, float>(a, place, row, unit, exists);
+        } else {
+          state.value[0] = exists ? static_cast<const float*>(a.cy[place.direction])[carried_at(a, place, row, unit)] : 0.0f;
+        }
+      }
       const float value = Cell::accurate_step(input, sums[0], bias, before, state);
       // Of the next turn: the loads have until then, and where it is the next step, the barrier's time too.
       const bool more_rows = row0 + kRows < place.rows;
@@ -200,6 +211,7 @@ __global__ __launch_bounds__(Shape::kThreads) void rnn_fma_kernel(const __grid_c
           if (last) {
             static_cast<float*>(d.hy)[batch_row * hidden + unit] = value;
           }
+          store_carried<Cell, float>(a, place, row, unit, state);
         }
         if (!last && member == 0) {
           store_flagged(words_of_row(step + 1, row) + unit, __float_as_uint(value),

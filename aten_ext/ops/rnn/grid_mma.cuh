@@ -11,9 +11,11 @@
 // to 10 bits of mantissa, accumulated in fp32; only where PyTorch allows cuDNN that). A word is two units and
 // the number of the step: 2 * 16 + 32 bits, or in TF32 2 * 19 + 26.
 //
-// Registers of a GRU: 96 of weights (16 bits, H up to 1024; TF32 up to 512) leave room for the words of the
-// next eight rows. 192 (TF32, and 16 bits beyond) do not: a few dozen values, read once a step, are in local
-// memory. Timings, and both tiles of TF32 at once: docs/kernels/rnn.md.
+// Registers: a GRU's 96 of weights (16 bits, H up to 1024; TF32 up to 512) and an LSTM's 128 leave room for
+// the words of the next eight rows. 192 (a GRU in TF32, and in 16 bits beyond) do not: a few dozen values,
+// read once a step, are in local memory. An LSTM would need 256 there: it keeps the steps beyond
+// kRegisterSteps in shared memory, and reads them again for each tile. Timings, and both tiles of TF32 at
+// once: docs/kernels/rnn.md.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -106,14 +108,25 @@ struct GridMmaTraits {
   using Tensor = typename RnnMma<Element>::Tensor;
   static constexpr int kSteps = Shape::kSteps;
   static constexpr int kTiles = Shape::kTiles;
-  // Of weights. Beyond 96 there is no room for the words of the next eight rows, nor for more products that
-  // do not wait for one another.
-  static constexpr bool kFewRegisters = Shape::kGates * kSteps * Mma::kRegisters <= 96;
+  static constexpr int kVectors = Mma::kRegisters / 4;  // of 16 bytes, of a step
+  static constexpr int kRegisterSteps = kSteps - Shape::kSharedVectors / kVectors;
+  // Of weights and words. Beyond 160 there is no room for the words of the next eight rows, nor for more
+  // products that do not wait for one another.
+  static constexpr bool kFewRegisters =
+      Shape::kGates * kRegisterSteps * Mma::kRegisters + 4 * kTiles * kSteps <= 160;
   static constexpr int kChains = kFewRegisters ? 2 : 1;
   static constexpr int kOfEight = kGridWarps * kSteps * kGridMmaWords;  // words of eight rows
   using Poll = GridPoll<Mma::kTagBits, kTiles * kSteps, kSteps, kOfEight, kGridMmaWords>;
-  using Weights = uint32_t[Shape::kGates][kSteps][Mma::kRegisters];
+  using Weights = uint32_t[Shape::kGates][kRegisterSteps][Mma::kRegisters];
 };
+
+// This thread's vector of a gate and step in shared memory; `shared` is its first.
+template <typename Element, typename Shape>
+__device__ __forceinline__ constexpr int shared_weight(int gate, int step, int vector) {
+  using Traits = GridMmaTraits<Element, Shape>;
+  return (gate * Shape::kSharedVectors + (step - Traits::kRegisterSteps) * Traits::kVectors + vector) *
+         kGridThreads;
+}
 
 template <typename Tensor>
 struct alignas(4 * sizeof(Tensor)) FourColumns {
@@ -144,8 +157,9 @@ __device__ __forceinline__ void load_each_of_four(float (&to)[4], const Tensor* 
 // W_hh of units g and g + 8 of the block's, columns from `first_column`, once.
 template <typename Element, typename Shape>
 __device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Shape>::Weights& weights,
-                                             const typename RnnMma<Element>::Tensor* w_hh, int first_unit,
-                                             int first_column, int hidden) {
+                                             uint4* shared, const typename RnnMma<Element>::Tensor* w_hh,
+                                             int first_unit, int first_column, int hidden) {
+  using Traits = GridMmaTraits<Element, Shape>;
   using Tensor = typename RnnMma<Element>::Tensor;
   const auto load = [&](const auto& load_four) {
 #pragma unroll
@@ -163,7 +177,19 @@ __device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Sha
         float high[4];
         load_four(low, row[0], first_column + 16 * s, hidden);
         load_four(high, row[1], first_column + 16 * s, hidden);
-        GridMma<Element>::set(weights[gate][s], low, high);
+        if constexpr (Shape::kSharedVectors == 0) {
+          GridMma<Element>::set(weights[gate][s], low, high);
+        } else if (s < Traits::kRegisterSteps) {
+          GridMma<Element>::set(weights[gate][min(s, Traits::kRegisterSteps - 1)], low, high);
+        } else {
+          uint32_t values[GridMma<Element>::kRegisters];
+          GridMma<Element>::set(values, low, high);
+#pragma unroll
+          for (int i = 0; i < Traits::kVectors; ++i) {
+            shared[shared_weight<Element, Shape>(gate, s, i)] = {values[4 * i], values[4 * i + 1],
+                                                                 values[4 * i + 2], values[4 * i + 3]};
+          }
+        }
       }
     }
   };
@@ -182,14 +208,32 @@ __device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Sha
 template <typename Element, typename Shape>
 __device__ __forceinline__ void multiply_tile(float* to,
                                               const typename GridMmaTraits<Element, Shape>::Weights& weights,
+                                              const uint4* shared,
                                               const typename GridMma<Element>::Operand* b) {
-  constexpr int kChains = GridMmaTraits<Element, Shape>::kChains;
+  using Traits = GridMmaTraits<Element, Shape>;
+  constexpr int kChains = Traits::kChains;
   float sums[kChains][Shape::kGates][4] = {};
 #pragma unroll
   for (int s = 0; s < Shape::kSteps; ++s) {
 #pragma unroll
     for (int gate = 0; gate < Shape::kGates; ++gate) {
-      GridMma<Element>::multiply_add(sums[s % kChains][gate], weights[gate][s], b[s]);
+      if constexpr (Shape::kSharedVectors == 0) {
+        GridMma<Element>::multiply_add(sums[s % kChains][gate], weights[gate][s], b[s]);
+      } else if (s < Traits::kRegisterSteps) {
+        GridMma<Element>::multiply_add(sums[s % kChains][gate],
+                                       weights[gate][min(s, Traits::kRegisterSteps - 1)], b[s]);
+      } else {
+        uint32_t values[GridMma<Element>::kRegisters];
+#pragma unroll
+        for (int i = 0; i < Traits::kVectors; ++i) {
+          const uint4 vector = shared[shared_weight<Element, Shape>(gate, s, i)];
+          values[4 * i] = vector.x;
+          values[4 * i + 1] = vector.y;
+          values[4 * i + 2] = vector.z;
+          values[4 * i + 3] = vector.w;
+        }
+        GridMma<Element>::multiply_add(sums[s % kChains][gate], values, b[s]);
+      }
     }
   }
 #pragma unroll
@@ -246,8 +290,10 @@ __global__ __launch_bounds__(kGridThreads,
   const auto* const h0 = static_cast<const Tensor*>(d.h0);
   const int first_column = warp * kSteps * 16 + 4 * in_four;
   typename Traits::Weights weights;
-  load_weights<Element, Shape>(weights, static_cast<const Tensor*>(d.w_hh), place.first_unit + group_of_four,
-                               first_column, hidden);
+  uint4* const shared_weights =  // this thread's, [kGates, kSharedVectors, threads]
+      reinterpret_cast<uint4*>(products + 2 * kGridWarps * part_stride) + threadIdx.x;
+  load_weights<Element, Shape>(weights, shared_weights, static_cast<const Tensor*>(d.w_hh),
+                               place.first_unit + group_of_four, first_column, hidden);
 
   Finish finish(a, place, inputs, warp, lane);
   const GridExchange words(a, grid_mma_words(a.rows, kSteps));
@@ -301,7 +347,7 @@ __global__ __launch_bounds__(kGridThreads,
         }
         float* const to = part + warp * part_stride +
                           (row0 + 8 * tile + 2 * in_four) * Shape::kProductStride + group_of_four;
-        multiply_tile<Element, Shape>(to, weights, b + tile * kSteps);
+        multiply_tile<Element, Shape>(to, weights, shared_weights, b + tile * kSteps);
       }
       if (!Traits::kFewRegisters && more) {
         poll = poll_rows(row0 + 8 * kTiles);

@@ -13,7 +13,14 @@ struct RecurrenceKernel {
   KernelAttributes attributes;
 };
 
-// KernelFamily::Cluster.
-RecurrenceKernel* cluster_kernel(Dtype dtype, Math math, int shape);
+// Of each cell: KernelFamily::Cluster, and the two others. Compiled apart, for they take long.
+RecurrenceKernel* gru_cluster_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* gru_grid_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* lstm_cluster_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* lstm_grid_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* rnn_tanh_cluster_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* rnn_tanh_grid_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* rnn_relu_cluster_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* rnn_relu_grid_kernel(Dtype dtype, const Recurrence& plan);
 
 }  // namespace aten_ext::cuda

@@ -1,4 +1,4 @@
-// _cudnn_rnn and its backward, gru_cell and _thnn_fused_gru_cell: their plans, and who decides and runs.
+// _cudnn_rnn and its backward, the cells and _thnn_fused_gru_cell: their plans, and who decides and runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,9 @@
 
 namespace aten_ext::cuda {
 
-// One step of a GRU in one launch.
+// One step of a cell in one launch.
 struct CellPlan {
+  Cell cell;
   Dtype dtype;
   bool biases;
   int batch, input, hidden;
@@ -61,6 +62,15 @@ bool saved_by_ours(const args::_cudnn_rnn_backward& arguments);
 
 Choice<CellPlan> choose(const args::gru_cell& arguments);
 Ran<at::Tensor> run(const args::gru_cell& arguments, const CellPlan& plan);
+
+Choice<CellPlan> choose(const args::lstm_cell& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor>> run(const args::lstm_cell& arguments, const CellPlan& plan);
+
+Choice<CellPlan> choose(const args::rnn_tanh_cell& arguments);
+Ran<at::Tensor> run(const args::rnn_tanh_cell& arguments, const CellPlan& plan);
+
+Choice<CellPlan> choose(const args::rnn_relu_cell& arguments);
+Ran<at::Tensor> run(const args::rnn_relu_cell& arguments, const CellPlan& plan);
 
 Choice<GatesPlan> choose(const args::_thnn_fused_gru_cell& arguments);
 Ran<std::tuple<at::Tensor, at::Tensor>> run(const args::_thnn_fused_gru_cell& arguments,

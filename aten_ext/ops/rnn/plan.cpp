@@ -13,8 +13,8 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// One step (Route::Step, gru_cell). Weights: H * (I + H), without the 3 of the gates. Products: rows of the
-// batch times that.
+// One step (Route::Step, gru_cell). Weights: H * (I + H) of a GRU, without the 3 of the gates; of another cell
+// by its gates' share of these (weights_of()). Products: rows of the batch times that.
 //
 // fp32 without TF32: rows share the reads of weights, the sums are each row's own.
 constexpr int64_t kFmaStepRows = 4;
@@ -49,7 +49,8 @@ constexpr int64_t kStepsColumnsOfUnit = 16;
 // Over the whole GPU, H up to 1024 and beyond: fewer steps do not make up for loading W_hh into registers.
 constexpr int64_t kGridSteps[2] = {5, 10};
 
-// A block alone: 3 * H * H weights are at most its registers. Small ones share an SM.
+// A block alone: kGates * H * H weights are at most its registers, or a cluster of two has them. Small ones
+// share an SM.
 constexpr int64_t kBlockHidden = 128;
 constexpr int64_t kSmallBlockHidden = 64;
 constexpr int64_t kSmallBlocks = 3;
@@ -81,11 +82,12 @@ constexpr int kMmaTile = 8;
 constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
 constexpr int kTf32FromRows = 2;
 constexpr int kGridTf32FromRows = 5;
-// Where cuDNN multiplies the state in TF32, if it may, seen by its error: from H = 640 in all batches of two
-// and more, above 192 in larger ones.
-constexpr int64_t kTf32BeyondHidden = 192;
-constexpr int64_t kTf32Batch = 20;
-constexpr int64_t kTf32AnyBatchHidden = 640;
+// Where cuDNN multiplies the state in TF32, if it may, seen by its error: above a hidden size in larger
+// batches, from another on in all of two rows and more. By Cell.
+struct CudnnTf32 {
+  int64_t beyond_hidden, rows, any_rows_hidden;
+};
+constexpr CudnnTf32 kCudnnTf32[] = {{384, 17, 640}, {384, 17, 640}, {192, 17, 448}, {192, 20, 640}};
 // Long sequences of few rows just above H = 64, fp32 and fp16: cuDNN's persistent kernel is as fast.
 constexpr int64_t kPersistentHidden = 96;
 constexpr int64_t kPersistentRows = 16;
@@ -111,6 +113,7 @@ constexpr double kProjectionFlops = 150e6;
 
 // What the rules below compare.
 struct Sizes {
+  const RnnProblem& problem;
   bool sixteen_bits;
   bool tf32_allowed;
   int64_t steps, batch, input, hidden;  // input: of the layer with the most features
@@ -129,9 +132,19 @@ int hidden_class(int64_t hidden) {
   return hidden <= kSmallBlockHidden ? 0 : hidden <= kBlockHidden ? 1 : hidden <= kClusterHidden ? 2 : 3;
 }
 
-// A cluster of 1 << log2 blocks, or false if the GPU has none.
+// Whether so many blocks take the cell's hidden size, each a row.
+bool has_kernel(const Sizes& sizes, Math math, Exchange exchange, int blocks) {
+  Recurrence r{};
+  r.math = math;
+  r.exchange = exchange;
+  r.blocks = blocks;
+  r.rows = 1;
+  return choose_kernel(sizes.problem, r);
+}
+
+// A cluster of 1 << log2 blocks, or false if the GPU has none or the cell's weights need more.
 bool cluster(const Sizes& sizes, const Gpu& gpu, int log2, Recurrence& r) {
-  if (gpu.clusters[log2] == 0) {
+  if (gpu.clusters[log2] == 0 || !has_kernel(sizes, r.math, Exchange::Cluster, 1 << log2)) {
     return false;
   }
   r.exchange = Exchange::Cluster;
@@ -144,6 +157,9 @@ bool block(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   const int64_t of_multiprocessor = sizes.hidden <= kWarpHidden         ? kWarpBlocks
                                     : sizes.hidden <= kSmallBlockHidden ? kSmallBlocks
                                                                         : 1;
+  if (!has_kernel(sizes, r.math, Exchange::Block, 1)) {
+    return false;
+  }
   r.exchange = Exchange::Block;
   r.blocks = 1;
   r.rows = rows_of_group(sizes, gpu.multiprocessors * of_multiprocessor);
@@ -167,14 +183,14 @@ bool grid(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
     units = kGridFmaUnits;
   }
   const int64_t blocks = ceil_div(sizes.hidden, units);
-  if (units > kGridUnits || blocks > of_direction) {
+  if (units > kGridUnits || blocks > of_direction ||
+      !has_kernel(sizes, r.math, Exchange::Grid, static_cast<int>(blocks))) {
     return false;
   }
   r.exchange = Exchange::Grid;
   r.blocks = static_cast<int>(blocks);
   // In groups, if the GPU has room for several: a block then reads fewer rows of the state.
-  r.rows = r.math == Math::Fma ? static_cast<int>(sizes.batch)
-                               : rows_of_group(sizes, gpu.multiprocessors / blocks);
+  r.rows = rows_of_group(sizes, gpu.multiprocessors / blocks);
   return true;
 }
 
@@ -183,7 +199,7 @@ bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   const int64_t hidden = sizes.hidden;
   const bool is_fma = r.math == Math::Fma;
   if (hidden <= kBlockHidden) {
-    return block(sizes, gpu, r);
+    return block(sizes, gpu, r) || cluster(sizes, gpu, 1, r);
   }
   if (hidden <= kClusterHidden) {
     if (!cluster(sizes, gpu, 3, r)) {
@@ -229,8 +245,14 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
 
 // Whether the recurrence may be in TF32 without being less accurate than upstream's.
 bool is_tf32_recurrence(const Sizes& sizes) {
-  return sizes.tf32_allowed && sizes.hidden > kTf32BeyondHidden &&
-         (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
+  const CudnnTf32& cudnn = kCudnnTf32[static_cast<int>(sizes.problem.cell)];
+  return sizes.tf32_allowed && sizes.batch > 1 && sizes.hidden > cudnn.beyond_hidden &&
+         (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
+}
+
+// Of a step: both matrices' weights, a third of a GRU's.
+double weights_of(Cell cell, int64_t input, int64_t hidden) {
+  return static_cast<double>(hidden) * static_cast<double>(input + hidden) * gates_of(cell) / gates_of(Cell::Gru);
 }
 
 bool is_small_fma_step(int64_t batch, double weights) {
@@ -243,9 +265,11 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
   const bool few_rows =
       sizes.batch == kFewTf32StepRows && !many_weights &&
       (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
+  // A GRU's step was seen to be in TF32 at smaller sizes too.
+  const bool seen = sizes.problem.cell == Cell::Gru || is_tf32_recurrence(sizes);
   const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
                      sizes.input % kTf32StepMultiple == 0;
-  if (!sizes.tf32_allowed || !whole || sizes.hidden < kTf32StepHidden ||
+  if (!sizes.tf32_allowed || !seen || !whole || sizes.hidden < kTf32StepHidden ||
       !(few_rows || sizes.batch >= kTf32StepRows)) {
     return false;
   }
@@ -256,7 +280,7 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
 
 // Whether a launch for each step is best.
 bool plan_steps(const Sizes& sizes, bool& tf32) {
-  const double weights = static_cast<double>(sizes.hidden) * static_cast<double>(sizes.input + sizes.hidden);
+  const double weights = weights_of(sizes.problem.cell, sizes.input, sizes.hidden);
   const double products = static_cast<double>(sizes.batch) * weights;
   const bool one = sizes.steps == 1;
   tf32 = false;
@@ -322,13 +346,14 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     return reason;
   }
   if (sizes.tf32_allowed) {
-    const double projection = 6.0 * sizes.batch * hidden * sizes.input * sizes.directions;
+    const double projection =
+        2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
     if (hidden <= kClusterOf16Hidden && projection > kProjectionFlops) {
       return "large projection that upstream may do in TF32";
     }
     plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
     const double in_time =
-        projection * std::max(1.0, static_cast<double>(kProjectionColumns) / (3.0 * hidden));
+        projection * std::max(1.0, static_cast<double>(kProjectionColumns) / (1.0 * problem.gates() * hidden));
     if (!plan.tf32 && in_time > kTf32ProjectionFlops) {
       return "large projection that upstream may do in TF32";
     }
@@ -351,8 +376,8 @@ const char* describe_math(Math math) {
 
 }  // namespace
 
-bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
-  const double weights = static_cast<double>(hidden) * static_cast<double>(input + hidden);
+bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
+  const double weights = weights_of(cell, input, hidden);
   return dtype != Dtype::Float ? static_cast<double>(batch) * weights <= kCellProducts
                                : is_small_fma_step(batch, weights);
 }
@@ -360,7 +385,7 @@ bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
 int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
   const Sequence& sequence = problem.sequence;
   const int64_t step_bytes =
-      sequence.batch * 3 * problem.hidden * problem.directions * int64_t{sizeof(float)};
+      sequence.batch * problem.gates() * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t fewest = recurrence.exchange == Exchange::Grid ? kGridChunkSteps : kChunkSteps;
   const int64_t wanted = ceil_div(sequence.steps * step_bytes, kChunkBytes);
   const int64_t chunks = std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest));
@@ -373,8 +398,8 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
   // accurate than upstream is.
   const bool tf32_allowed = problem.tf32_allowed && problem.dtype == Dtype::Float &&
                             problem.hidden % 4 == 0 && sequence.features % 4 == 0;
-  const Sizes sizes{problem.is_16_bits(), tf32_allowed,   sequence.steps,    sequence.batch,
-                    problem.input(),      problem.hidden, problem.directions};
+  const Sizes sizes{problem,        problem.is_16_bits(), tf32_allowed,   sequence.steps,
+                    sequence.batch, problem.input(),      problem.hidden, problem.directions};
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (sizes.steps > kMax / 256 || sizes.batch > kMax / 256 || sizes.hidden > kMax / 256 ||
       sizes.input > kMax / 256 || sizes.steps * sizes.batch > kMax) {

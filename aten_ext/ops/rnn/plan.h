@@ -66,6 +66,6 @@ bool choose_kernel(const RnnProblem& problem, Recurrence& recurrence);
 int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence);
 
 // Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.
-bool is_small_cell(Dtype dtype, int64_t batch, int64_t input, int64_t hidden);
+bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden);
 
 }  // namespace aten_ext::cuda

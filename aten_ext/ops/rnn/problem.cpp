@@ -1,6 +1,7 @@
 // What PyTorch passes (aten/src/ATen/native/cudnn/RNN.cpp): `weight` has, for each layer and then each
-// direction, weight_stride0 tensors, w_ih [3H, I], w_hh [3H, H] and, if 4, b_ih and b_hh [3H]; hx is [layers
-// * directions, batch, H] and contiguous.
+// direction, weight_stride0 tensors, w_ih [gates * H, I], w_hh [gates * H, H] and, if 4, b_ih and b_hh [gates *
+// H]; hx is [layers * directions, batch, H] and contiguous, and so is cx, which an LSTM alone has. Without cx
+// its cell state begins at zero, and none is returned.
 #include "ops/rnn/problem.h"
 
 #include <ATen/Context.h>
@@ -42,6 +43,7 @@ const char* decline_buffer(const args::_cudnn_rnn& a, const RnnProblem& problem)
 const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem, bool saved) {
   const int64_t stride = a.weight_stride0;
   const int64_t hidden = problem.hidden;
+  const int64_t gates = problem.gates() * hidden;
   const bool flattened = is_given(a.weight_buf);
   if ((stride != 2 && stride != 4) || problem.layers < 1 ||
       static_cast<int64_t>(a.weight.size()) != a.num_layers * problem.directions * stride) {
@@ -55,11 +57,11 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
     const auto kind = static_cast<int64_t>(i) % stride;
     const bool first_layer = static_cast<int64_t>(i) < problem.directions * stride;
     const int64_t columns = first_layer ? problem.sequence.features : problem.directions * hidden;
-    const int64_t count = 3 * hidden * (kind == 0 ? columns : kind == 1 ? hidden : 1);
+    const int64_t count = gates * (kind == 0 ? columns : kind == 1 ? hidden : 1);
     if (!((flattened || saved) && has_shape(w, {count, 1})) &&
-        !(kind == 0   ? has_shape(w, {3 * hidden, columns})
-          : kind == 1 ? has_shape(w, {3 * hidden, hidden})
-                      : has_shape(w, {3 * hidden}))) {
+        !(kind == 0   ? has_shape(w, {gates, columns})
+          : kind == 1 ? has_shape(w, {gates, hidden})
+                      : has_shape(w, {gates}))) {
       return "weight list that does not fit the layers";
     }
     if (!w.is_contiguous()) {
@@ -95,9 +97,10 @@ Layout layout_of(const at::Tensor& input, bool batch_first) {
 }  // namespace
 
 const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool saved) {
-  if (a.mode != static_cast<int64_t>(Cell::Gru)) {
-    return "mode other than GRU";
+  if (a.mode < static_cast<int64_t>(Cell::RnnRelu) || a.mode > static_cast<int64_t>(Cell::Gru)) {
+    return "unknown mode";
   }
+  problem.cell = static_cast<Cell>(a.mode);
   if (a.train && a.dropout != 0.0 && a.num_layers > 1) {
     return "dropout between layers";
   }
@@ -107,21 +110,23 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   if (a.proj_size != 0) {
     return "projection";
   }
-  if (is_given(a.cx)) {
+  if (is_given(a.cx) && !has_cell_state(problem.cell)) {
     return "cell state";
   }
   const at::Tensor& input = a.input;
   if (!input.defined() || !a.hx.defined()) {
     return "undefined tensor";
   }
-  if (!is_gru_dtype(input)) {
+  if (!is_rnn_dtype(input)) {
     return "dtype other than float32, float16, bfloat16";
   }
   if (const char* reason = decline_beside(input, input)) {
     return reason;
   }
-  if (const char* reason = decline_beside(a.hx, input)) {
-    return reason;
+  for (const at::Tensor* state : {&a.hx, is_given(a.cx) ? &*a.cx : &a.hx}) {
+    if (const char* reason = decline_beside(*state, input)) {
+      return reason;
+    }
   }
   if (input.dim() != 3) {
     return "input that is not three-dimensional";
@@ -129,7 +134,6 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   if (input.numel() == 0 || a.hidden_size < 1) {
     return "empty input";
   }
-  problem.cell = Cell::Gru;
   problem.dtype = to_dtype(input.scalar_type());
   problem.tf32_allowed =
       problem.dtype == Dtype::Float && at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
@@ -145,8 +149,11 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   if (const char* reason = decline_weights(a, problem, saved)) {
     return reason;
   }
-  if (!has_shape(a.hx, {a.num_layers * problem.directions, problem.sequence.batch, problem.hidden}) ||
-      !a.hx.is_contiguous()) {
+  const auto is_state = [&](const at::Tensor& state) {
+    return has_shape(state, {a.num_layers * problem.directions, problem.sequence.batch, problem.hidden}) &&
+           state.is_contiguous();
+  };
+  if (!is_state(a.hx) || (is_given(a.cx) && !is_state(*a.cx))) {
     return "initial state that is not contiguous or of another size";
   }
   return nullptr;

@@ -1,70 +1,37 @@
-// The recurrence of a GRU layer, all steps and both directions in one launch.
+// The launch of a layer's recurrence, all steps and both directions at once.
 //
 // W_hh does not change from step to step, and an SM's registers hold 256 KB: H = 512 in fp32 (3 MB) fits into
 // those of 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is
 // left of a step is arithmetic on registers and a handful of values to exchange. Formula: ops/rnn/cells.cuh.
-// Kernels: ops/rnn/cluster_fma.cuh and ops/rnn/cluster_mma.cuh where a block or a cluster has the whole state
-// (cluster.cu), ops/rnn/grid.cuh over the whole GPU (here; fp32 beyond the registers: ops/rnn/fma.cuh).
+// Kernels: ops/rnn/cluster_fma.cuh and ops/rnn/cluster_mma.cuh where a block or a cluster has the whole state,
+// ops/rnn/grid.cuh over the whole GPU (fp32 beyond the registers: ops/rnn/fma.cuh), each compiled for the
+// shapes of ops/rnn/cell_shapes.h.
 // Budgets of a step, and what was measured: docs/kernels/rnn.md.
 //
-// Bytes: the projections x are read once, 12 * batch * hidden a step and direction; y is written once. FLOPs:
-// 6 * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
+// Bytes: the projections x are read once, 4 * gates * batch * hidden a step and direction; y is written once.
+// FLOPs: 2 * gates * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
 // takes 0.24 us, an exchange through distributed shared memory as much, a barrier over 132 blocks through
 // global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a step.
 #include "ops/rnn/recurrence.h"
 
 #include "core/math.h"
 #include "ops/rnn/arguments.cuh"
-#include "ops/rnn/fma.cuh"
-#include "ops/rnn/grid_fma.cuh"
-#include "ops/rnn/grid_mma.cuh"
 #include "ops/rnn/launch.h"
 
 namespace aten_ext::cuda {
 namespace {
 
-// ---- kernels over the whole GPU ----------------------------------------------------------------------
-
-template <typename... S>
-RecurrenceKernel* fma_kernel(Shapes<S...> /*shapes*/, int shape) {
-  static RecurrenceKernel kernels[] = {{rnn_fma_kernel<GruCell, S>, {}}...};
-  return kernels + shape;
-}
-
-template <typename... S>
-RecurrenceKernel* grid_fma_kernel(Shapes<S...> /*shapes*/, int shape) {
-  static RecurrenceKernel kernels[] = {{rnn_grid_fma_kernel<GruCell, S>, {}}...};
-  return kernels + shape;
-}
-
-template <typename Element, typename... S>
-RecurrenceKernel* grid_mma_kernel(Shapes<S...> /*shapes*/, int shape) {
-  static RecurrenceKernel kernels[] = {{rnn_grid_mma_kernel<GruCell, Element, S>, {}}...};
-  return kernels + shape;
-}
-
-RecurrenceKernel* grid_kernel(Dtype dtype, Math math, int shape) {
-  switch (dtype) {
-    case Dtype::Float:
-      return math == Math::MmaTf32 ? grid_mma_kernel<Tf32>(GridTf32Shapes{}, shape)
-                                   : grid_fma_kernel(GridFmaShapes{}, shape);
-    case Dtype::Half:
-      return grid_mma_kernel<__half>(GridMmaShapes{}, shape);
-    case Dtype::BFloat16:
-      return grid_mma_kernel<__nv_bfloat16>(GridMmaShapes{}, shape);
-    default:
-      return nullptr;
-  }
-}
-
 RecurrenceKernel* kernel_of(const RecurrenceParams& p) {
-  switch (p.plan.family) {
-    case KernelFamily::Cluster:
-      return cluster_kernel(p.dtype, p.plan.math, p.plan.shape);
-    case KernelFamily::Grid:
-      return grid_kernel(p.dtype, p.plan.math, p.plan.shape);
-    case KernelFamily::Fma:
-      return fma_kernel(FmaShapes{}, p.plan.shape);
+  const bool cluster = p.plan.family == KernelFamily::Cluster;
+  switch (p.cell) {
+    case Cell::Gru:
+      return cluster ? gru_cluster_kernel(p.dtype, p.plan) : gru_grid_kernel(p.dtype, p.plan);
+    case Cell::Lstm:
+      return cluster ? lstm_cluster_kernel(p.dtype, p.plan) : lstm_grid_kernel(p.dtype, p.plan);
+    case Cell::RnnTanh:
+      return cluster ? rnn_tanh_cluster_kernel(p.dtype, p.plan) : rnn_tanh_grid_kernel(p.dtype, p.plan);
+    case Cell::RnnRelu:
+      return cluster ? rnn_relu_cluster_kernel(p.dtype, p.plan) : rnn_relu_grid_kernel(p.dtype, p.plan);
   }
   return nullptr;
 }
@@ -104,6 +71,10 @@ RnnArguments arguments(const RecurrenceParams& p) {
     const RecurrenceDirection& from = p.direction[i];
     a.direction[i] = {from.w_hh, from.b_ih, from.b_hh,    from.projection, from.h0,
                       from.hy,   from.y,    from.h0_fp32, from.hy_fp32};
+    a.c0[i] = from.c0;
+    a.cy[i] = from.cy;
+    a.c0_fp32[i] = from.c0_fp32;
+    a.cy_fp32[i] = from.cy_fp32;
   }
   a.steps = p.steps;
   a.projection = {p.projection_step, p.projection_row};

@@ -12,22 +12,28 @@ namespace aten_ext::cuda {
 
 // One direction of a layer.
 struct RecurrenceDirection {
-  const void* w_hh;         // [3 * hidden, hidden], contiguous: reset, update, new
-  const void* b_ih;         // [3 * hidden] or nullptr
-  const void* b_hh;         // [3 * hidden], nullptr if b_ih is
-  const float* projection;  // W_ih * input, [steps, batch, 3 * hidden], without biases
+  const void* w_hh;         // [gates * hidden, hidden], contiguous: the cell's gates in their order
+  const void* b_ih;         // [gates * hidden] or nullptr
+  const void* b_hh;         // [gates * hidden], nullptr if b_ih is
+  const float* projection;  // W_ih * input, [steps, batch, gates * hidden], without biases
   const void* h0;           // [batch, hidden], contiguous
   void* hy;                 // [batch, hidden], contiguous
   void* y;                  // [steps, batch, hidden]
   // A part of a sequence, in 16 bits: h0 and hy before they were rounded, [batch, hidden]. nullptr at the
   // sequence's ends.
-  const float* h0_fp32;
-  float* hy_fp32;
+  const float* h0_fp32 = nullptr;
+  float* hy_fp32 = nullptr;
+  // Of an LSTM: as h0 and hy. Without c0 it is zero.
+  const void* c0 = nullptr;
+  void* cy = nullptr;
+  const float* c0_fp32 = nullptr;
+  float* cy_fp32 = nullptr;
 };
 
 struct RecurrenceParams {
   RecurrenceDirection direction[2];  // the second runs backwards in time
   int directions;
+  Cell cell;
   Dtype dtype;
   int64_t steps;                            // > 0
   int batch;                                // > 0

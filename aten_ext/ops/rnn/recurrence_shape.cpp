@@ -1,7 +1,7 @@
 // Which kernel carries out a recurrence, and its launch in numbers.
 #include "core/math.h"
+#include "ops/rnn/cell_shapes.h"
 #include "ops/rnn/plan.h"
-#include "ops/rnn/shapes.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -11,6 +11,7 @@ constexpr size_t kMaxSharedBytes = 227 << 10;
 // Over the whole GPU on tensor cores: rows of a group up to which two lanes share a unit, and rows of a tile.
 constexpr int kRowsToShare = 4;
 constexpr int kRowsOfTile = 8;
+constexpr int kTwoTilesHidden = 512;
 
 // The first shape that takes the recurrence, which `takes` then fills in.
 template <class List, class Takes>
@@ -21,8 +22,9 @@ bool take_first(Recurrence& r, KernelFamily family, List /*shapes*/, const Takes
   return index >= 0;
 }
 
+template <class List>
 bool cluster_fma(int hidden, Recurrence& r) {
-  return take_first(r, KernelFamily::Cluster, ClusterFmaShapes{}, [&](auto shape) {
+  return take_first(r, KernelFamily::Cluster, List{}, [&](auto shape) {
     using Shape = decltype(shape);
     const int warps = ceil_div(ceil_div(hidden, Shape::kBlocks), Shape::kUnitsOfWarp);
     const size_t bytes = Shape::shared_bytes(r.rows, warps);
@@ -65,10 +67,12 @@ void set_grid(Recurrence& r, int units, int64_t words_of_group) {
 }
 
 // Units of a block, and rows at once that share the reads of weights.
+template <class CellShapes>
 bool grid_fma(int hidden, Recurrence& r) {
   const int units = r.blocks * 8 < hidden ? 16 : 8;
-  const int at_once = units == 16 ? 1 : r.rows <= 2 ? r.rows : 4;
-  return r.blocks * units >= hidden && take_first(r, KernelFamily::Grid, GridFmaShapes{}, [&](auto shape) {
+  const int at_once = units == 16 ? 1 : r.rows <= 2 ? r.rows : CellShapes::kGridFmaRows;
+  using List = typename CellShapes::GridFma;
+  return r.blocks * units >= hidden && take_first(r, KernelFamily::Grid, List{}, [&](auto shape) {
            using Shape = decltype(shape);
            if (Shape::kUnits != units || Shape::kRows != at_once || r.rows > Shape::Finish::kMaxRows) {
              return false;
@@ -78,37 +82,32 @@ bool grid_fma(int hidden, Recurrence& r) {
          });
 }
 
-// How many times 16 columns a warp has.
-int grid_mma_steps(int hidden, Math math) {
-  constexpr int kColumns = 16 * kGridWarps;
-  if (math == Math::MmaTf32 && hidden <= kGridMmaFewSteps * kColumns) {
-    return kGridMmaFewSteps;
-  }
-  return hidden <= kGridMmaSteps * kColumns ? kGridMmaSteps : kGridMmaMoreSteps;
-}
-
 template <class List>
 bool grid_mma(int hidden, Recurrence& r) {
-  const int steps = grid_mma_steps(hidden, r.math);
+  constexpr int kColumns = 16 * kGridWarps;
   return r.blocks * kGridMmaUnits >= hidden && take_first(r, KernelFamily::Grid, List{}, [&](auto shape) {
            using Shape = decltype(shape);
-           const int max_rows = Shape::kParts > 1                                 ? kRowsToShare
-                                : steps == kGridMmaFewSteps && Shape::kTiles == 1 ? kRowsOfTile
-                                                                                  : Shape::Finish::kMaxRows;
-           if (Shape::kSteps != steps || r.rows > max_rows) {
+           // Where there is a shape for two tiles at once, a tile alone has one of its own.
+           constexpr bool kOneTile = Shape::kSteps * kColumns == kTwoTilesHidden && Shape::kTiles == 1;
+           const int max_rows = Shape::kParts > 1 ? kRowsToShare
+                                : kOneTile        ? kRowsOfTile
+                                                  : Shape::Finish::kMaxRows;
+           if (hidden > Shape::kSteps * kColumns || r.rows > max_rows ||
+               Shape::shared_bytes(r.rows) > kMaxSharedBytes) {
              return false;
            }
-           set_grid<Shape>(r, kGridMmaUnits, grid_mma_words(r.rows, steps));
+           set_grid<Shape>(r, kGridMmaUnits, grid_mma_words(r.rows, Shape::kSteps));
            return true;
          });
 }
 
 // W_hh does not fit into the registers: the rest in shared memory and in the L2. One row of the batch at a
 // time, or several: they share the reads of weights that are not in registers, and the sums over lanes.
+template <class List>
 bool fma(const RnnProblem& problem, Recurrence& r) {
   const int hidden = static_cast<int>(problem.hidden);
   r.words = 2 * static_cast<int64_t>(problem.directions) * problem.sequence.batch * hidden;
-  return take_first(r, KernelFamily::Fma, FmaShapes{}, [&](auto shape) {
+  return take_first(r, KernelFamily::Fma, List{}, [&](auto shape) {
     using Shape = decltype(shape);
     const int warps = ceil_div(ceil_div(hidden, r.blocks), Shape::kUnitsOfWarp);
     const size_t without = Shape::shared_bytes(hidden, r.rows, warps, 0);
@@ -125,35 +124,43 @@ bool fma(const RnnProblem& problem, Recurrence& r) {
   });
 }
 
-}  // namespace
-
-bool choose_kernel(const RnnProblem& problem, Recurrence& r) {
+template <class CellShapes>
+bool choose_kernel_of(const RnnProblem& problem, Recurrence& r) {
   const int hidden = static_cast<int>(problem.hidden);
-  r.shared_vectors = 0;
-  r.words = 0;
-  r.grid = r.blocks * ceil_div(problem.sequence.batch, int64_t{r.rows}) * problem.directions;
   if (r.exchange == Exchange::Grid) {
     if (hidden > (r.math == Math::Mma ? 2 : 1) * kGridFmaColumns) {  // beyond the registers
-      return r.math == Math::Fma && problem.dtype == Dtype::Float && fma(problem, r);
+      return r.math == Math::Fma && problem.dtype == Dtype::Float &&
+             fma<typename CellShapes::Fma>(problem, r);
     }
     switch (r.math) {
       case Math::Fma:
-        return problem.dtype == Dtype::Float && grid_fma(hidden, r);
+        return problem.dtype == Dtype::Float && grid_fma<CellShapes>(hidden, r);
       case Math::Mma:
-        return problem.is_16_bits() && grid_mma<GridMmaShapes>(hidden, r);
+        return problem.is_16_bits() && grid_mma<typename CellShapes::GridMma>(hidden, r);
       case Math::MmaTf32:
-        return problem.dtype == Dtype::Float && grid_mma<GridTf32Shapes>(hidden, r);
+        return problem.dtype == Dtype::Float && grid_mma<typename CellShapes::GridTf32>(hidden, r);
     }
   }
   switch (r.math) {
     case Math::Fma:
-      return cluster_fma(hidden, r);
+      return cluster_fma<typename CellShapes::ClusterFma>(hidden, r);
     case Math::Mma:
-      return problem.is_16_bits() && cluster_mma<ClusterMmaShapes>(hidden, r);
+      return problem.is_16_bits() && cluster_mma<typename CellShapes::ClusterMma>(hidden, r);
     case Math::MmaTf32:
-      return problem.dtype == Dtype::Float && cluster_mma<ClusterTf32Shapes>(hidden, r);
+      return problem.dtype == Dtype::Float && cluster_mma<typename CellShapes::ClusterTf32>(hidden, r);
   }
   return false;
+}
+
+}  // namespace
+
+bool choose_kernel(const RnnProblem& problem, Recurrence& r) {
+  r.shared_vectors = 0;
+  r.words = 0;
+  r.grid = r.blocks * ceil_div(problem.sequence.batch, int64_t{r.rows}) * problem.directions;
+  return with_sizes(problem.cell, [&](auto sizes) {
+    return choose_kernel_of<CellShapes<decltype(sizes)>>(problem, r);
+  });
 }
 
 }  // namespace aten_ext::cuda

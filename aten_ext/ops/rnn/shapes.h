@@ -142,10 +142,7 @@ struct GridFmaShape {
 };
 
 constexpr int kGridMmaUnits = 16;
-constexpr int kGridMmaFewSteps = 4;    // times 16 columns of a warp: H up to 512
-constexpr int kGridMmaSteps = 8;       // up to 1024
-constexpr int kGridMmaMoreSteps = 16;  // up to 2048; 16 bits only
-constexpr int kGridMmaWords = 64;      // that one block publishes of eight rows
+constexpr int kGridMmaWords = 64;  // that one block publishes of eight rows
 // From a row's products to the next's: 4 modulo 16, so that the corners of a fragment fall into 32 banks.
 template <typename Sizes>
 constexpr int kGridMmaProductStride = Sizes::kGates * kGridMmaUnits + 4;
@@ -164,14 +161,17 @@ ATEN_EXT_HOST_DEVICE constexpr int64_t grid_mma_words(int rows, int steps) {
   return static_cast<int64_t>(grid_mma_padded(rows)) / 8 * kGridWarps * steps * kGridMmaWords;
 }
 
-// Tensor cores (grid_mma.cuh): kSteps times 16 columns of a warp, kTiles of eight rows at once.
-template <int steps, int parts, int items, int tiles, typename Sizes = GruSizes>
+// Tensor cores (grid_mma.cuh): kSteps times 16 columns of a warp, kTiles of eight rows at once. Of the weights
+// that registers have no room for, a thread has kSharedVectors times 16 bytes a gate in shared memory.
+template <int steps, int parts, int items, int tiles, typename Sizes = GruSizes, int shared_vectors = 0>
 struct GridMmaShape {
   static constexpr int kGates = Sizes::kGates;
   static constexpr int kSteps = steps;
   static constexpr int kParts = parts;
   static constexpr int kItems = items;
   static constexpr int kTiles = tiles;
+  static constexpr int kSharedVectors = shared_vectors;
+  static constexpr int kSharedWeights = 16 * kGates * shared_vectors * kGridThreads;  // bytes
   using Finish = GridFinishShape<kGridMmaUnits, parts, items, Sizes>;
   static constexpr int kProductStride = kGridMmaProductStride<Sizes>;
 
@@ -179,9 +179,9 @@ struct GridMmaShape {
     return grid_mma_part<Sizes>(rows);
   }
 
-  // Inputs, products [2, kGridWarps, padded rows, kProductStride].
+  // Inputs, products [2, kGridWarps, padded rows, kProductStride], weights [kGates, kSharedVectors, threads].
   static constexpr size_t shared_bytes(int rows) {
-    return sizeof(float) * (Finish::kInputs + 2 * kGridWarps * part(rows));
+    return sizeof(float) * (Finish::kInputs + 2 * kGridWarps * part(rows)) + kSharedWeights;
   }
 };
 
@@ -209,7 +209,7 @@ struct FmaShape {
   }
 };
 
-// ---- the kernels there are ---------------------------------------------------------------------------
+// ---- lists of shapes: cell_shapes.h ------------------------------------------------------------------
 
 template <typename... S>
 struct Shapes {
@@ -220,33 +220,5 @@ struct Shapes {
     return ((takes(S{}) || (++index, false)) || ...) ? index : -1;
   }
 };
-
-// Blocks, threads, lanes of a team, its units, vectors of four weights a row and lane.
-using ClusterFmaShapes = Shapes<ClusterFmaShape<1, 32, 1, 1, 4>, ClusterFmaShape<1, 32, 1, 1, 8>,
-                                ClusterFmaShape<1, 128, 2, 1, 8>, ClusterFmaShape<1, 192, 4, 2, 6>,
-                                ClusterFmaShape<1, 256, 4, 2, 8>, ClusterFmaShape<8, 256, 16, 2, 4>,
-                                ClusterFmaShape<16, 256, 16, 2, 6>, ClusterFmaShape<16, 256, 16, 2, 8>>;
-// Blocks, threads, warps that share a row of W_hh, pairs of mma of each, tiles of 8 rows of the batch.
-using ClusterMmaShapes = Shapes<ClusterMmaShape<2, 1, 128, 1, 2, 1>, ClusterMmaShape<2, 1, 256, 1, 4, 1>,
-                                ClusterMmaShape<2, 4, 256, 2, 4, 1>, ClusterMmaShape<2, 8, 256, 4, 2, 1>,
-                                ClusterMmaShape<2, 8, 256, 2, 8, 1>, ClusterMmaShape<2, 16, 256, 4, 4, 1>,
-                                ClusterMmaShape<2, 16, 384, 4, 5, 1>>;
-using ClusterTf32Shapes = Shapes<ClusterMmaShape<4, 4, 256, 2, 8, 1>, ClusterMmaShape<4, 8, 256, 4, 4, 1>,
-                                 ClusterMmaShape<4, 16, 256, 4, 8, 2>>;
-// Units, rows at once, lanes that share a unit and row, rows of a lane.
-using GridFmaShapes = Shapes<GridFmaShape<16, 1, 2, 1>, GridFmaShape<16, 1, 1, 2>, GridFmaShape<8, 1, 4, 1>,
-                             GridFmaShape<8, 2, 4, 1>, GridFmaShape<8, 4, 4, 1>, GridFmaShape<8, 4, 1, 1>>;
-// Steps of 16 columns, lanes that share a unit and row, rows of a lane, tiles at once.
-using GridMmaShapes =
-    Shapes<GridMmaShape<kGridMmaSteps, 2, 1, 1>, GridMmaShape<kGridMmaSteps, 1, 1, 1>,
-           GridMmaShape<kGridMmaSteps, 1, 2, 1>, GridMmaShape<kGridMmaMoreSteps, 2, 1, 1>,
-           GridMmaShape<kGridMmaMoreSteps, 1, 1, 1>, GridMmaShape<kGridMmaMoreSteps, 1, 2, 1>>;
-// In TF32 a smaller layer leaves registers for the words of two tiles of rows at once.
-using GridTf32Shapes =
-    Shapes<GridMmaShape<kGridMmaFewSteps, 1, 1, 1>, GridMmaShape<kGridMmaFewSteps, 1, 1, 2>,
-           GridMmaShape<kGridMmaFewSteps, 1, 2, 2>, GridMmaShape<kGridMmaSteps, 2, 1, 1>,
-           GridMmaShape<kGridMmaSteps, 1, 1, 1>, GridMmaShape<kGridMmaSteps, 1, 2, 1>>;
-// Threads, lanes of a team, its units, vectors in registers, rows at once.
-using FmaShapes = Shapes<FmaShape<256, 32, 2, 8, 1>, FmaShape<256, 32, 2, 8, 2>>;
 
 }  // namespace aten_ext::cuda

@@ -23,7 +23,7 @@ const char* decline_gates(const args::_thnn_fused_gru_cell& a) {
   if (!a.input_gates.defined() || !a.hidden_gates.defined() || !a.hx.defined()) {
     return "undefined tensor";
   }
-  if (!cuda::is_gru_dtype(a.input_gates) && a.input_gates.scalar_type() != at::kDouble) {
+  if (!cuda::is_rnn_dtype(a.input_gates) && a.input_gates.scalar_type() != at::kDouble) {
     return "dtype other than float32, float16, bfloat16, float64";
   }
   if (cuda::is_given(a.input_bias) != cuda::is_given(a.hidden_bias)) {

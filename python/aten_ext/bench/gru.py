@@ -1,4 +1,4 @@
-"""Cases of GRU inference: whole layers through ``nn.GRU``, one step, and ``nn.GRUCell``.
+"""Cases of recurrent layers in inference: whole layers through ``nn.GRU`` and its kin, one step, and cells.
 
 Bytes: the weights once, input, states and output once; what passes between the kernels of one call is not
 counted. FLOPs: 2 for each weight, step and row. A long sequence is bound by neither, but by the time that a
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "float16", "bfloat16")
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 
 
 @dataclass(frozen=True)
 class Layers:
-    """A call of ``nn.GRU`` in evaluation, without gradients."""
+    """A call of ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN`` in evaluation, without gradients."""
 
     steps: int
     batch: int
@@ -36,19 +37,21 @@ class Layers:
     bias: bool = True
     series: str = ""
     """Of which line in the plot of the time of a step."""
+    cell: str = "GRU"
 
     @property
     def weights(self) -> int:
         """Elements of all parameters."""
         widths = [self.inputs] + [self.hidden * self.directions] * (self.layers - 1)
-        return sum(3 * self.hidden * (width + self.hidden + 2) for width in widths) * self.directions
+        rows = GATES[self.cell] * self.hidden
+        return sum(rows * (width + self.hidden + 2) for width in widths) * self.directions
 
     def case(self) -> Case:
         """The call as a case."""
         size = ITEMSIZE[self.dtype]
         rows = self.steps * self.batch
         sequences = rows * (self.inputs + self.hidden * self.directions)
-        states = 2 * self.layers * self.directions * self.batch * self.hidden
+        states = 2 * self.layers * self.directions * self.batch * self.hidden * (1 + (self.cell == "LSTM"))
         bytes_ = (self.weights + sequences + states) * size
         shape = f"T={self.steps} B={self.batch} I={self.inputs} H={self.hidden}"
         kind = " ".join(
@@ -56,7 +59,7 @@ class Layers:
         )
         return Case(
             op="gru",
-            name=" ".join(filter(None, ["GRU", shape, kind, self.variant])),
+            name=" ".join(filter(None, [self.cell, shape, kind, self.variant])),
             dtype=self.dtype,
             override="_cudnn_rnn",
             make=partial(_make_layers, self),
@@ -70,22 +73,24 @@ class Layers:
 
 @dataclass(frozen=True)
 class Cell:
-    """A call of ``nn.GRUCell`` without gradients."""
+    """A call of ``nn.GRUCell``, ``nn.LSTMCell`` or ``nn.RNNCell`` without gradients."""
 
     batch: int
     inputs: int
     hidden: int
     dtype: str = "float32"
+    cell: str = "GRU"
 
     def case(self) -> Case:
         """The call as a case."""
-        weights = 3 * self.hidden * (self.inputs + self.hidden + 2)
-        bytes_ = (weights + self.batch * (self.inputs + 2 * self.hidden)) * ITEMSIZE[self.dtype]
+        weights = GATES[self.cell] * self.hidden * (self.inputs + self.hidden + 2)
+        states = 2 * (1 + (self.cell == "LSTM"))
+        bytes_ = (weights + self.batch * (self.inputs + states * self.hidden)) * ITEMSIZE[self.dtype]
         return Case(
             op="gru",
-            name=f"GRUCell B={self.batch} I={self.inputs} H={self.hidden}",
+            name=f"{self.cell}Cell B={self.batch} I={self.inputs} H={self.hidden}",
             dtype=self.dtype,
-            override="gru_cell",
+            override={"GRU": "gru_cell", "LSTM": "lstm_cell", "RNN": "rnn_tanh_cell"}[self.cell],
             make=partial(_make_cell, self),
             bytes=bytes_,
             footprint=bytes_,
@@ -122,9 +127,12 @@ def cases(device: str, full: bool) -> list[Case]:
     """Decoding steps, encoders, long sequences; with ``full`` a sweep over sizes. None on the CPU."""
     if device == "cpu":
         return []
-    layers = [replace(case, dtype=dtype) for case in _SHORT for dtype in DTYPES]
+    layers = [replace(case, dtype=dtype) for case in (*_SHORT, *_OTHERS) for dtype in DTYPES]
     cells = [
-        Cell(batch, size, size, dtype) for batch, size in ((1, 512), (1, 1024), (8, 512)) for dtype in DTYPES
+        Cell(batch, size, size, dtype, cell)
+        for cell in GATES
+        for batch, size in ((1, 512), (1, 1024), (8, 512))
+        for dtype in DTYPES
     ]
     if full:
         layers += _sweep()
@@ -163,6 +171,18 @@ _SHORT = (
     Layers(1000, 64, 128, 128, layers=2, directions=2),
     Layers(128, 128, 2048, 2048),
 )
+_OTHERS = (
+    Layers(1, 1, 256, 512, cell="LSTM"),
+    Layers(50, 1, 256, 512, cell="LSTM"),
+    Layers(50, 32, 256, 512, directions=2, cell="LSTM"),
+    Layers(50, 64, 512, 512, layers=2, cell="LSTM"),
+    Layers(256, 16, 1024, 1024, cell="LSTM"),
+    Layers(400, 32, 80, 800, directions=2, cell="LSTM"),
+    Layers(1000, 8, 128, 256, cell="LSTM"),
+    Layers(50, 32, 256, 512, directions=2, cell="RNN"),
+    Layers(1000, 8, 128, 256, cell="RNN"),
+)
+"""LSTM and RNN layers."""
 
 
 def _sweep() -> list[Layers]:
@@ -227,26 +247,28 @@ def _make_layers(case: Layers, device: str) -> Call:
     import torch
 
     dtype: torch.dtype = getattr(torch, case.dtype)
-    gru = torch.nn.GRU(
+    kind: type[torch.nn.RNNBase] = getattr(torch.nn, case.cell)
+    layers = kind(
         case.inputs, case.hidden, case.layers,
         bias=case.bias, batch_first=case.batch_first, bidirectional=case.directions == 2,
     )  # fmt: skip
     # As a program would have them: flattened by cuDNN where PyTorch flattens that dtype.
-    gru = gru.to(device, dtype).eval().requires_grad_(False)
+    layers = layers.to(device, dtype).eval().requires_grad_(False)
     shape = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
     x = torch.randn(*shape, case.inputs, device=device).to(dtype)
     h = torch.randn(case.layers * case.directions, case.batch, case.hidden, device=device).to(dtype)
-    return partial(gru, x, h)
+    return partial(layers, x, (h, h.clone()) if case.cell == "LSTM" else h)
 
 
 def _make_cell(case: Cell, device: str) -> Call:
     import torch
 
     dtype: torch.dtype = getattr(torch, case.dtype)
-    cell = torch.nn.GRUCell(case.inputs, case.hidden).to(device, dtype).requires_grad_(False)
+    kind: type[torch.nn.RNNCellBase] = getattr(torch.nn, f"{case.cell}Cell")
+    cell = kind(case.inputs, case.hidden).to(device, dtype).requires_grad_(False)
     x = torch.randn(case.batch, case.inputs, device=device).to(dtype)
     h = torch.randn(case.batch, case.hidden, device=device).to(dtype)
-    return partial(cell, x, h)
+    return partial(cell, x, (h, h.clone()) if case.cell == "LSTM" else h)
 
 
 def _make_gates(case: Gates, device: str) -> Call:

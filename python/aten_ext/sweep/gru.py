@@ -1,4 +1,4 @@
-"""Random GRU layers in evaluation."""
+"""Random recurrent layers in evaluation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ MAX_STEP_ROWS = 1 << 18
 
 
 def case(random: Random, device: str) -> Case | None:
-    """A call of ``nn.GRU``. None: there is nothing to measure on a CPU."""
+    """A call of ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``. None: there is nothing to measure on a CPU."""
     if device != "cuda":
         return None
+    cell = random.choice(("GRU", "LSTM", "LSTM", "RNN"))
     if random.random() < 0.5:
-        model, (inputs, hidden, layers, directions) = draw.entry(random, known_layers.GRU)
+        known = known_layers.LSTM if cell == "LSTM" else known_layers.GRU
+        model, (inputs, hidden, layers, directions) = draw.entry(random, known)
     else:
         model, inputs, hidden = "", draw.awkward(random, 1, 2048), draw.awkward(random, 8, 2048)
         layers, directions = random.choice((1, 1, 1, 2)), random.choice((1, 1, 2))
@@ -34,5 +36,6 @@ def case(random: Random, device: str) -> Case | None:
         random.choice(DTYPES),
         batch_first=random.random() < 0.5,
         bias=random.random() < 0.9,
+        cell=cell,
     ).case()
     return replace(drawn, name=" ".join(filter(None, (model, drawn.name))))

@@ -1,4 +1,4 @@
-"""Random calls of ``nn.GRUCell`` without gradients, and of its gates."""
+"""Random calls of cells without gradients, and of the GRU's gates."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def case(random: Random, device: str) -> Case | None:
     rows, dtype = draw.log_uniform(random, 1, 4096), random.choice(DTYPES)
     if random.random() < 0.4:
         return Gates(rows, hidden, dtype).case()
-    return Cell(rows, inputs, hidden, dtype).case()
+    return Cell(rows, inputs, hidden, dtype, random.choice(("GRU", "LSTM", "RNN"))).case()

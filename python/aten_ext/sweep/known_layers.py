@@ -79,6 +79,28 @@ GRU: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 }
 """(inputs, hidden, layers, directions)."""
 
+LSTM: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "Tacotron 2": ((512, 256, 1, 2), (768, 1024, 1, 1), (1536, 1024, 1, 1)),
+    "RNN-T predictor": ((640, 640, 1, 1), (640, 640, 2, 1)),
+    "CRNN": ((512, 256, 1, 2), (256, 256, 1, 2), (512, 128, 2, 2)),
+    "DeepAR": ((40, 40, 3, 1), (64, 64, 2, 1)),
+    "TFT": ((160, 160, 1, 1),),
+    "AWD-LSTM": ((400, 1152, 1, 1), (1152, 1152, 1, 1), (1152, 400, 1, 1)),
+    "language model": ((650, 650, 2, 1), (200, 200, 2, 1)),
+    "ELMo": ((512, 512, 2, 2),),
+    "PufferLib": ((128, 128, 1, 1),),
+    "PPO, Atari": ((512, 128, 1, 1),),
+    "Isaac Lab": ((48, 256, 1, 1), (256, 256, 1, 1)),
+    "NeuralHydrology": ((32, 64, 1, 1), (27, 256, 1, 1)),
+    "Silero": ((128, 128, 1, 1),),
+    "StyleTTS 2": ((640, 256, 1, 2),),
+    "tagger": ((100, 200, 1, 2), (1024, 256, 1, 2)),
+    "speech encoder": ((80, 800, 1, 2), (1024, 512, 3, 2)),
+    "speaker encoder": ((40, 256, 3, 1), (40, 768, 3, 1)),
+    "seq2seq": ((256, 512, 2, 1), (1000, 1000, 4, 1)),
+}
+"""(inputs, hidden, layers, directions), of LSTMs."""
+
 CAT: dict[str, tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...]] = {
     "seq2seq attention, decoder": (((-1, 1, 256), (-1, 1, 1024), 2), ((1, -1, 512), (1, -1, 256), 2)),
     "key-value cache, Llama 3 8B": (((-1, 8, 1023, 128), (-1, 8, 1, 128), 2),),

@@ -1,4 +1,4 @@
-"""What the tests of the GRU share: arguments of a layer, its rule's answer, and how a result is judged."""
+"""What the tests of the recurrent layers share: arguments of a layer, its rule's answer, and how a result is judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from paths import DOCS
 DOCUMENTATION = (DOCS / "overrides.md").read_text()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 FLOOR = {torch.float32: 1e-7, torch.float16: 2.5e-4, torch.bfloat16: 2e-3}
-LSTM, GRU = 2, 3
+RELU, TANH, LSTM, GRU = range(4)
+CELLS = {"relu": RELU, "tanh": TANH, "lstm": LSTM, "gru": GRU}
+"""Names of PyTorch's modes."""
+GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
 
 
 def documented(reason: str) -> str:
@@ -45,18 +48,42 @@ def meta(*shape: int, **options: Any) -> torch.Tensor:
     return torch.empty(*shape, device="meta", **options)
 
 
+def new_module(mode: int, inputs: int, hidden: int, layers: int = 1, **options: Any) -> torch.nn.RNNBase:
+    """``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
+    if mode == GRU:
+        return torch.nn.GRU(inputs, hidden, layers, **options)
+    if mode == LSTM:
+        return torch.nn.LSTM(inputs, hidden, layers, **options)
+    return torch.nn.RNN(
+        inputs, hidden, layers, nonlinearity="tanh" if mode == TANH else "relu", **options
+    )
+
+
+def states(result: Any) -> list[torch.Tensor]:
+    """Output and final states of a module's call: hy, and of an LSTM cy too."""
+    y, last = result
+    return [y, *(last if isinstance(last, tuple) else [last])]
+
+
 def weights(
-    inputs: int, hidden: int, layers: int = 1, directions: int = 1, bias: bool = True, **options: Any
+    inputs: int,
+    hidden: int,
+    layers: int = 1,
+    directions: int = 1,
+    bias: bool = True,
+    mode: int = GRU,
+    **options: Any,
 ) -> list[torch.Tensor]:
     """The list that _cudnn_rnn takes, on the meta device."""
     result = []
+    gates = GATES.get(mode, 3) * hidden
     for layer in range(layers):
         for _ in range(directions):
             columns = inputs if layer == 0 else hidden * directions
             shapes = [
-                (3 * hidden, columns),
-                (3 * hidden, hidden),
-                *([(3 * hidden,), (3 * hidden,)] if bias else []),
+                (gates, columns),
+                (gates, hidden),
+                *([(gates,), (gates,)] if bias else []),
             ]
             result += [torch.empty(*shape, device="meta", **options) for shape in shapes]
     return result
@@ -105,6 +132,7 @@ def ask_layer(
     bias: bool = True,
     batch_first: bool = False,
     dtype: torch.dtype = torch.float32,
+    mode: int = GRU,
     **changes: Any,
 ) -> str:
     """The reason that _cudnn_rnn gives, "" if the fused kernel runs; ``changes`` replaces arguments."""
@@ -113,12 +141,12 @@ def ask_layer(
     stride = 4 if bias else 2
     arguments: dict[str, Any] = {
         "input": torch.empty(shape, device="meta", dtype=dtype),
-        "weight": weights(inputs, hidden, layers, directions, bias, dtype=dtype),
+        "weight": weights(inputs, hidden, layers, directions, bias, mode, dtype=dtype),
         "weight_stride0": stride,
         "weight_buf": None,
         "hx": torch.empty(layers * directions, batch, hidden, device="meta", dtype=dtype),
-        "cx": None,
-        "mode": GRU,
+        "cx": meta(layers * directions, batch, hidden, dtype=dtype) if mode == LSTM else None,
+        "mode": mode,
         "hidden_size": hidden,
         "proj_size": 0,
         "num_layers": layers,

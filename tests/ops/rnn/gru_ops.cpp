@@ -1,4 +1,4 @@
-// What the tests of the GRU ask of its parts, beside the operators: the policy, the recurrence of one layer
+// What the tests of the recurrent layers ask of their parts, beside the operators: the policy, the recurrence of one layer
 // with a kernel of their choice, layers in chunks of their choice, and the stand-in for cuBLASLt.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -19,10 +19,10 @@ namespace {
 using namespace aten_ext;
 using namespace aten_ext::cuda;
 
-RnnProblem problem_of(Dtype dtype, bool tf32_allowed, int64_t steps, int64_t batch, int64_t input,
-                      int64_t hidden, int64_t directions) {
+RnnProblem problem_of(int64_t cell, Dtype dtype, bool tf32_allowed, int64_t steps, int64_t batch,
+                      int64_t input, int64_t hidden, int64_t directions) {
   RnnProblem problem{};
-  problem.cell = Cell::Gru;
+  problem.cell = static_cast<Cell>(cell);
   problem.dtype = dtype;
   problem.tf32_allowed = tf32_allowed;
   problem.layers = 1;
@@ -35,9 +35,9 @@ RnnProblem problem_of(Dtype dtype, bool tf32_allowed, int64_t steps, int64_t bat
 // -> reason, [route, math, exchange, blocks, rows], tf32; for the GPU that is pretended.
 std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool tf32_allowed, int64_t steps,
                                                          int64_t batch, int64_t input, int64_t hidden,
-                                                         int64_t directions) {
+                                                         int64_t directions, int64_t cell) {
   const Dtype dtype = sixteen_bits ? Dtype::Half : Dtype::Float;
-  const auto choice = plan_rnn(problem_of(dtype, tf32_allowed, steps, batch, input, hidden, directions),
+  const auto choice = plan_rnn(problem_of(cell, dtype, tf32_allowed, steps, batch, input, hidden, directions),
                                gpu_of(c10::Device(c10::kMeta)));
   if (choice.reason() != nullptr) {
     return {choice.reason(), {}, false};
@@ -50,9 +50,10 @@ std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool
           p.tf32};
 }
 
-RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden,
+RecurrenceParams params(int64_t cell, at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden,
                         int64_t directions, at::IntArrayRef kernel /* math, exchange, blocks, rows */) {
   RecurrenceParams p{};
+  p.cell = static_cast<Cell>(cell);
   p.directions = static_cast<int>(directions);
   p.dtype = to_dtype(dtype);
   p.steps = steps;
@@ -62,24 +63,25 @@ RecurrenceParams params(at::ScalarType dtype, int64_t steps, int64_t batch, int6
   p.plan.exchange = static_cast<Exchange>(kernel[1]);
   p.plan.blocks = static_cast<int>(kernel[2]);
   p.plan.rows = static_cast<int>(kernel[3]);
-  TORCH_CHECK(choose_kernel(problem_of(p.dtype, false, steps, batch, hidden, hidden, directions), p.plan),
+  TORCH_CHECK(choose_kernel(problem_of(cell, p.dtype, false, steps, batch, hidden, hidden, directions), p.plan),
               "no such kernel");
   return p;
 }
 
-// gates [D, T, B, 3H] of float, w_hh [D, 3H, H], biases [D, 3H] or none, h0 [D, B, H] -> y [T, B, D * H], hy
-// [D, B, H]
-std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at::Tensor& w_hh,
+// gates [D, T, B, gates * H] of float, w_hh [D, gates * H, H], biases [D, gates * H] or none, h0 and c0 [D, B,
+// H] -> y [T, B, D * H], hy and cy [D, B, H]
+std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrence(int64_t cell, const at::Tensor& gates, const at::Tensor& w_hh,
                                               const std::optional<at::Tensor>& b_ih,
                                               const std::optional<at::Tensor>& b_hh, const at::Tensor& h0,
-                                              at::IntArrayRef kernel) {
+                                              const std::optional<at::Tensor>& c0, at::IntArrayRef kernel) {
   const int64_t directions = gates.size(0);
   const int64_t steps = gates.size(1);
   const int64_t batch = gates.size(2);
   const int64_t hidden = h0.size(2);
   const at::Tensor hy = at::empty_like(h0);
+  const at::Tensor cy = at::empty_like(h0);
   const at::Tensor y = at::empty({steps, batch, directions * hidden}, h0.options());
-  RecurrenceParams p = params(h0.scalar_type(), steps, batch, hidden, directions, kernel);
+  RecurrenceParams p = params(cell, h0.scalar_type(), steps, batch, hidden, directions, kernel);
   for (int64_t d = 0; d < directions; ++d) {
     p.direction[d] = {w_hh.select(0, d).const_data_ptr(),
                       b_ih.has_value() ? b_ih->select(0, d).const_data_ptr() : nullptr,
@@ -88,6 +90,8 @@ std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at:
                       h0.select(0, d).const_data_ptr(),
                       hy.select(0, d).mutable_data_ptr(),
                       static_cast<char*>(y.mutable_data_ptr()) + d * hidden * y.element_size()};
+    p.direction[d].c0 = c0.has_value() ? c0->select(0, d).const_data_ptr() : nullptr;
+    p.direction[d].cy = cy.select(0, d).mutable_data_ptr();
   }
   p.projection_step = gates.stride(1);
   p.projection_row = gates.stride(2);
@@ -97,26 +101,25 @@ std::tuple<at::Tensor, at::Tensor> recurrence(const at::Tensor& gates, const at:
   p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   const cudaError_t error = launch_recurrence(p, nullptr);
   TORCH_CHECK(error == cudaSuccess, "launch: error ", static_cast<int>(error));
-  return {y, hy};
+  return {y, hy, cy};
 }
 
 // Steps of a chunk, for the GPU that is pretended; 0: declined, or no recurrence.
 int64_t chunk(bool sixteen_bits, int64_t steps, int64_t batch, int64_t input, int64_t hidden,
-              int64_t directions) {
+              int64_t directions, int64_t cell) {
   const Dtype dtype = sixteen_bits ? Dtype::Half : Dtype::Float;
-  const auto choice = plan_rnn(problem_of(dtype, false, steps, batch, input, hidden, directions),
+  const auto choice = plan_rnn(problem_of(cell, dtype, false, steps, batch, input, hidden, directions),
                                gpu_of(c10::Device(c10::kMeta)));
   return choice.reason() != nullptr ? 0 : choice.plan().chunk;
 }
 
-// A layer stack in chunks of so many steps -> the plan's words, y, hy.
-std::tuple<std::string, at::Tensor, at::Tensor> in_chunks(const at::Tensor& input, at::TensorList weight,
-                                                          const at::Tensor& hx, int64_t hidden,
-                                                          int64_t layers, bool batch_first,
-                                                          bool bidirectional, int64_t steps) {
+// A layer stack in chunks of so many steps -> the plan's words, y, hy, cy.
+std::tuple<std::string, at::Tensor, at::Tensor, at::Tensor> in_chunks(
+    const at::Tensor& input, at::TensorList weight, const at::Tensor& hx, const std::optional<at::Tensor>& cx,
+    int64_t cell, int64_t hidden, int64_t layers, bool batch_first, bool bidirectional, int64_t steps) {
   const std::optional<at::Tensor> none;
-  const args::_cudnn_rnn arguments{input, weight, 4,           none, hx,    none,          3,  hidden,
-                                   0,     layers, batch_first, 0.0,  false, bidirectional, {}, none};
+  const args::_cudnn_rnn arguments{input, weight, 4,           none, hx,    cx,            cell, hidden,
+                                   0,     layers, batch_first, 0.0,  false, bidirectional, {},   none};
   const auto choice = choose(arguments);
   TORCH_CHECK(choice.reason() == nullptr, "declined: ", choice.reason());
   RnnPlan plan = choice.plan();
@@ -125,7 +128,7 @@ std::tuple<std::string, at::Tensor, at::Tensor> in_chunks(const at::Tensor& inpu
   auto ran = run(arguments, plan);
   TORCH_CHECK(!ran.refused(), "declined late");
   auto [y, hy, cy, reserve, buffer] = ran.take();
-  return {plan.describe(), y, hy};
+  return {plan.describe(), y, hy, cy};
 }
 
 }  // namespace
@@ -133,8 +136,8 @@ std::tuple<std::string, at::Tensor, at::Tensor> in_chunks(const at::Tensor& inpu
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_gru, m) {
   m.def("chunk", chunk);
   m.def(
-      "in_chunks(Tensor input, Tensor[] weight, Tensor hx, int hidden, int layers, bool batch_first, "
-      "bool bidirectional, int steps) -> (str, Tensor, Tensor)",
+      "in_chunks(Tensor input, Tensor[] weight, Tensor hx, Tensor? cx, int cell, int hidden, int layers, "
+      "bool batch_first, bool bidirectional, int steps) -> (str, Tensor, Tensor, Tensor)",
       in_chunks);
   // What cuBLASLt was asked and told since the last call: questions, products, TF32, products of the last
   // batch, bytes of workspace that the last was given, and that the heuristic was allowed.

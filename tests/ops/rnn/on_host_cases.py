@@ -1,4 +1,4 @@
-"""What the tests of the GRU's CUDA kernels on the CPU share: the kernels, compiled, and their tolerances."""
+"""What the tests of the recurrent layers' CUDA kernels on the CPU share: the kernels, compiled, and their tolerances."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRAINING = [
 
 
 def load() -> Any:
-    """All kernels of the GRU as operators, and what gru_ops.cpp adds to them, which is returned."""
+    """All kernels of the recurrent layers as operators, and what gru_ops.cpp adds to them, which is returned."""
     library.load(
         "cudnn_rnn",
         "ops/rnn/cudnn_rnn.cpp",
@@ -50,9 +50,13 @@ def load() -> Any:
         "ops/rnn/plan.cpp",
         *TRAINING,
         "ops/rnn/recurrence_shape.cpp",
-        "ops/rnn/cluster.cu",
-        "ops/rnn/gru_cell.cu",
-        "ops/rnn/gru_cell.cpp",
+        *(
+            f"ops/rnn/{cell}_{part}.cu"
+            for cell in ("gru", "lstm", "rnn_tanh", "rnn_relu")
+            for part in ("cluster", "grid")
+        ),
+        *(f"ops/rnn/{cell}_step.cu" for cell in ("gru", "lstm", "rnn")),
+        "ops/rnn/cells.cpp",
         "ops/rnn/thnn_fused_gru_cell.cu",
         "ops/rnn/thnn_fused_gru_cell.cpp",
         str(Path(__file__).with_name("gru_ops.cpp")),

@@ -10,7 +10,7 @@ import torch
 
 from device_on_host import library
 from gpus import GPUS, pretended
-from ops.rnn.cases import tf32_allowed
+from ops.rnn.cases import GRU, LSTM, RELU, TANH, new_module, tf32_allowed
 from ops.rnn.on_host_cases import load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -34,27 +34,42 @@ class Layers:
     """A stack, its input and its state; runs it in chunks."""
 
     def __init__(
-        self, dtype: torch.dtype, hidden: int, batch: int, steps: int, *, layers: int = 1, inputs: int = 8
+        self,
+        dtype: torch.dtype,
+        hidden: int,
+        batch: int,
+        steps: int,
+        *,
+        layers: int = 1,
+        inputs: int = 8,
+        mode: int = GRU,
     ) -> None:
         """Both directions, in one of them backwards in time."""
         torch.manual_seed(hidden + batch)
         # Large states: what is lost between two chunks would be seen.
-        self.module = torch.nn.GRU(inputs, hidden, layers, bidirectional=True).to(dtype).requires_grad_(False)
+        self.mode = mode
+        module = new_module(mode, inputs, hidden, layers, bidirectional=True)
+        self.module = module.to(dtype).requires_grad_(False)
         self.x = torch.randn(steps, batch, inputs).to(dtype)
         self.h = (3 * torch.randn(2 * layers, batch, hidden)).to(dtype)
+        self.c = (3 * torch.randn(2 * layers, batch, hidden)).to(dtype) if mode == LSTM else None
 
     def run(self, ops: Any, chunk: int, x: torch.Tensor | None = None, batch_first: bool = False) -> Any:
+        """The plan's words, y, hy, and of an LSTM cy."""
         module = self.module
-        return ops.in_chunks(
+        results = ops.in_chunks(
             self.x if x is None else x,
             module._flat_weights,
             self.h,
+            self.c,
+            self.mode,
             module.hidden_size,
             module.num_layers,
             batch_first,
             True,
             chunk,
         )
+        return results if self.mode == LSTM else results[:3]
 
 
 # Every kind of kernel: a part of the plan's words, dtype, hidden size, rows, TF32 allowed.
@@ -70,6 +85,19 @@ KERNELS = [
     ("over the GPU, fp32 multiply-adds", FP32, 514, 1, False),
     ("over the GPU, TF32 tensor cores", FP32, 260, 20, True),
     ("over the GPU, tensor cores", BF16, 642, 2, False),
+]
+
+OTHER_CELLS = [
+    (LSTM, "each a block, fp32 multiply-adds", FP32, 40, 3, False),
+    (LSTM, "each a block, fp32 multiply-adds", BF16, 40, 140, False),
+    (LSTM, "each a cluster of 2 blocks, fp32 multiply-adds", FP16, 100, 2, False),
+    (LSTM, "each a cluster of 8 blocks, tensor cores", BF16, 132, 17, False),
+    (LSTM, "each a cluster of 8 blocks, TF32 tensor cores", FP32, 196, 20, True),
+    (LSTM, "over the GPU, fp32 multiply-adds", FP32, 514, 1, False),
+    (LSTM, "over the GPU, TF32 tensor cores", FP32, 260, 20, True),
+    (LSTM, "over the GPU, tensor cores", BF16, 642, 2, False),
+    (TANH, "each a block, fp32 multiply-adds", BF16, 40, 3, False),
+    (RELU, "each a cluster of 16 blocks, tensor cores", FP16, 260, 2, False),
 ]
 
 
@@ -88,6 +116,21 @@ def test_same_bits_in_chunks(
             assert in_chunks == f"{plan}, {chunk} steps at a time"
             assert torch.equal(y_in_chunks, y), chunk
             assert torch.equal(hy_in_chunks, hy), chunk
+
+
+@pytest.mark.parametrize(("mode", "words", "dtype", "hidden", "batch", "tf32"), OTHER_CELLS)
+def test_other_cells_in_chunks(
+    ops: Any, mode: int, words: str, dtype: torch.dtype, hidden: int, batch: int, tf32: bool
+) -> None:
+    """The LSTM's cell state is kept in fp32 too."""
+    layers = Layers(dtype, hidden, batch, 5, mode=mode)
+    with tf32_allowed(tf32):
+        plan, *results = layers.run(ops, 5)
+        assert plan.endswith(words), plan
+        assert len(results) == (3 if mode == LSTM else 2)
+        for chunk in (2, 4):
+            for whole, in_chunks in zip(results, layers.run(ops, chunk)[1:], strict=True):
+                assert torch.equal(whole, in_chunks), chunk
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
@@ -147,10 +190,10 @@ def test_a_chunk_that_is_refused(ops: Any, no_tf32: None, after: int) -> None:
     assert torch.equal(layers.run(ops, 3)[1], layers.run(ops, 9)[1])
 
 
-def chunk_of(ops: Any, sixteen: bool, *sizes: int) -> int:
+def chunk_of(ops: Any, sixteen: bool, *sizes: int, mode: int = GRU) -> int:
     """Steps, batch, input and hidden size, directions, on an H200."""
     with pretended(GPUS["sm_90"], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
-        steps: int = ops.chunk(sixteen, *sizes)
+        steps: int = ops.chunk(sixteen, *sizes, mode)
     return steps
 
 

@@ -1,4 +1,4 @@
-"""GRU layers (_cudnn_rnn) with their CUDA kernels, run on the CPU: layouts, stacks, few steps, TF32."""
+"""Recurrent layers (_cudnn_rnn) with their CUDA kernels, run on the CPU: layouts, stacks, few steps, TF32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from device_on_host import library
-from ops.rnn.cases import GRU, flattened
+from ops.rnn.cases import CELLS, GRU, LSTM, RELU, TANH, flattened, new_module, states
 from ops.rnn.on_host_cases import DTYPES, TF32_TOLERANCE, TOLERANCE, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -43,10 +43,13 @@ def check_gru(
     layout: str = "contiguous",
     buffer: bool = False,
     columns: bool = False,
+    mode: int = GRU,
+    given: bool = True,
 ) -> None:
+    """Results of ``_cudnn_rnn`` against float64; without ``given`` an LSTM has no cell state."""
     torch.manual_seed(0)
-    gru = torch.nn.GRU(
-        inputs, hidden, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
+    module = new_module(
+        mode, inputs, hidden, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
     ).to(dtype)
     shape = (batch, steps, inputs) if batch_first else (steps, batch, inputs)
     x = torch.randn(shape).to(dtype)
@@ -56,7 +59,8 @@ def check_gru(
         x = torch.randn(*shape[:2], 2 * inputs).to(dtype)[..., ::2]
     directions = 2 if bidirectional else 1
     h = torch.randn(layers * directions, batch, hidden).to(dtype)
-    weights = [w.detach() for w in gru._flat_weights]
+    c = torch.randn(layers * directions, batch, hidden).to(dtype) if mode == LSTM and given else None
+    weights = [w.detach() for w in module._flat_weights]
     packed, views = flattened(weights, bias=bias, columns=columns)
     weight_buf = packed if buffer else None
     with torch.no_grad():
@@ -66,8 +70,8 @@ def check_gru(
             4 if bias else 2,
             weight_buf,
             h,
-            None,
-            3,
+            c,
+            mode,
             hidden,
             0,
             layers,
@@ -78,15 +82,21 @@ def check_gru(
             [],
             None,
         )
-        exact, exact_state = gru.double()(x.double(), h.double())
+        state: Any = h.double()
+        if mode == LSTM:
+            state = (state, torch.zeros_like(state) if c is None else c.double())
+        exact, exact_state, *exact_cell = states(module.double()(x.double(), state))
     assert y.shape == exact.shape and hy.shape == exact_state.shape
     assert (y.transpose(0, 1) if batch_first else y).is_contiguous() and hy.is_contiguous()
-    assert (cy.numel(), reserve.numel(), reserve.dtype) == (0, 0, torch.uint8)
+    assert (reserve.numel(), reserve.dtype) == (0, torch.uint8)
+    assert cy.shape == (torch.Size([0]) if c is None else c.shape) and cy.dtype == dtype
     assert torch.equal(returned, packed), "what upstream would pack"
     assert (returned.data_ptr() == packed.data_ptr()) == buffer
     tolerance = 2 * TOLERANCE[dtype]
     assert (y.double() - exact).abs().max() < tolerance
     assert (hy.double() - exact_state).abs().max() < tolerance
+    if c is not None:
+        assert (cy.double() - exact_cell[0]).abs().max() < 4 * tolerance
 
 
 # Layers, both directions, biases, batch_first.
@@ -211,3 +221,57 @@ def test_few_steps(
         dtype=dtype,
         layout=layout,
     )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mode", [LSTM, TANH, RELU], ids=["lstm", "tanh", "relu"])
+@pytest.mark.parametrize(("steps", "batch", "inputs", "hidden"), [(1, 1, 5, 7), (2, 17, 9, 33), (4, 3, 24, 64), (7, 3, 6, 40)])
+def test_other_cells(
+    ops: Any, tf32: None, mode: int, dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int
+) -> None:
+    """A launch a step and all steps in one; stacks, directions, with and without biases and cell state."""
+    layers, bidirectional, bias, batch_first = STACKS[(steps + batch // 3 + hidden) % 3]
+    for given in (True, False) if mode == LSTM else (True,):
+        check_gru(
+            steps=steps,
+            batch=batch,
+            inputs=inputs,
+            hidden=hidden,
+            layers=layers,
+            bidirectional=bidirectional,
+            bias=bias,
+            batch_first=batch_first,
+            dtype=dtype,
+            mode=mode,
+            given=given,
+        )
+
+
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_weight_buffer_of_each_cell(ops: Any, tf32: None, mode: int, bias: bool) -> None:
+    for buffer in (False, True):
+        for steps in (2, 6):
+            check_gru(
+                steps=steps, batch=2, inputs=3, hidden=4, layers=2, bidirectional=True,
+                bias=bias, buffer=buffer, mode=mode,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_cell_state_between_launches_is_fp32(ops: Any, tf32: None, dtype: torch.dtype) -> None:
+    """A launch a step: forget gates of nearly one add up what 16 bits would lose."""
+    hidden, steps = 16, 4
+    lstm = torch.nn.LSTM(3, hidden).to(dtype).requires_grad_(False)
+    for w in lstm.parameters():
+        w.zero_()
+    bias = lstm.bias_ih_l0
+    bias[:hidden] = -3.0  # little is added in each step
+    bias[hidden : 2 * hidden] = 12.0
+    bias[2 * hidden : 3 * hidden] = 2.0
+    x = torch.zeros(steps, 2, 3, dtype=dtype)
+    h, c = torch.zeros(1, 2, hidden, dtype=dtype), torch.full((1, 2, hidden), 30.0, dtype=dtype)
+    options = (LSTM, hidden, 0, 1, False, 0.0, False, False, [], None)
+    _, _, cy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, lstm._flat_weights, 4, None, h, c, *options)
+    exact = lstm.double()(x.double(), (h.double(), c.double()))[1][1]
+    assert torch.equal(cy, exact.to(dtype)), "rounded once"

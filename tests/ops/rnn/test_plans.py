@@ -1,4 +1,4 @@
-"""Every plan of the GRU family on every GPU: what is chosen would launch, and nothing divides by zero."""
+"""Every plan of the recurrent layers on every GPU: what is chosen would launch, and nothing divides by zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from device_on_host import library
 from gpus import GPUS, lacks, pretended
-from ops.rnn.cases import DTYPES, GRU, tf32_allowed, weights
+from ops.rnn.cases import CELLS, DTYPES, GRU, LSTM, TANH, new_module, states, tf32_allowed, weights
 from ops.rnn.on_host_cases import TF32_TOLERANCE, TOLERANCE, load
 
 STEPS = (1, 2, 4, 5, 40)
@@ -27,18 +27,23 @@ def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def layer(
-    dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int, directions: int
+    dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int, directions: int, mode: int = GRU
 ) -> tuple[Any, ...]:
     """Arguments of ``_cudnn_rnn``, on the meta device."""
-    list_of_weights = weights(inputs, hidden, directions=directions, dtype=dtype)
+    list_of_weights = weights(inputs, hidden, directions=directions, mode=mode, dtype=dtype)
     x, h = meta(steps, batch, inputs, dtype=dtype), meta(directions, batch, hidden, dtype=dtype)
-    options = (GRU, hidden, 0, 1, False, 0.0, False, directions == 2, [], None)
-    return x, list_of_weights, 4, None, h, None, *options
+    c = meta(directions, batch, hidden, dtype=dtype) if mode == LSTM else None
+    options = (mode, hidden, 0, 1, False, 0.0, False, directions == 2, [], None)
+    return x, list_of_weights, 4, None, h, c, *options
 
 
-def cell(dtype: torch.dtype, batch: int, inputs: int, hidden: int) -> tuple[Any, ...]:
+def cell(dtype: torch.dtype, batch: int, inputs: int, hidden: int, mode: int = GRU) -> tuple[Any, ...]:
     x, h = meta(batch, inputs, dtype=dtype), meta(batch, hidden, dtype=dtype)
-    return x, h, *weights(inputs, hidden, dtype=dtype)
+    return x, [h, h] if mode == LSTM else h, *weights(inputs, hidden, mode=mode, dtype=dtype)
+
+
+CELL_OF = {GRU: "gru_cell", LSTM: "lstm_cell", TANH: "rnn_tanh_cell"}
+"""RNNs with relu have the plans of those with tanh."""
 
 
 def gates(dtype: torch.dtype, batch: int, hidden: int) -> tuple[Any, ...]:
@@ -48,10 +53,11 @@ def gates(dtype: torch.dtype, batch: int, hidden: int) -> tuple[Any, ...]:
 
 def calls() -> Iterator[tuple[str, tuple[Any, ...]]]:
     for dtype, batch, hidden in itertools.product(DTYPES, BATCHES, HIDDEN):
-        for steps, inputs, directions in itertools.product(STEPS, INPUTS, (1, 2)):
-            yield "_cudnn_rnn", layer(dtype, steps, batch, inputs, hidden, directions)
-        for inputs in INPUTS:
-            yield "gru_cell", cell(dtype, batch, inputs, hidden)
+        for mode, op in CELL_OF.items():
+            for steps, inputs, directions in itertools.product(STEPS, INPUTS, (1, 2)):
+                yield "_cudnn_rnn", layer(dtype, steps, batch, inputs, hidden, directions, mode)
+            for inputs in INPUTS:
+                yield op, cell(dtype, batch, inputs, hidden, mode)
         yield "_thnn_fused_gru_cell", gates(dtype, batch, hidden)
 
 
@@ -111,19 +117,23 @@ def ops() -> Any:
 SAMPLED = ["sm_75", "sm_80", "sm_90", *(f"sm_90 with {n} multiprocessors" for n in (8, 12, 16)), "sm_120"]
 
 
-def run_layer(dtype: torch.dtype, steps: int, batch: int, hidden: int, bidirectional: bool) -> bool:
+def run_layer(
+    dtype: torch.dtype, steps: int, batch: int, hidden: int, bidirectional: bool, mode: int = GRU
+) -> bool:
     """Whether the emulator took the call; its result is right then."""
     torch.manual_seed(hidden)
-    gru = torch.nn.GRU(8, hidden, bidirectional=bidirectional).to(dtype).requires_grad_(False)
+    module = new_module(mode, 8, hidden, bidirectional=bidirectional).to(dtype).requires_grad_(False)
     directions = 2 if bidirectional else 1
     x, h = torch.randn(steps, batch, 8).to(dtype), torch.randn(directions, batch, hidden).to(dtype)
-    options = (GRU, hidden, 0, 1, False, 0.0, False, bidirectional, [], None)
+    c = torch.randn_like(h) if mode == LSTM else None
+    options = (mode, hidden, 0, 1, False, 0.0, False, bidirectional, [], None)
     try:
-        y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, gru._flat_weights, 4, None, h, None, *options)
+        y, hy, *_ = torch.ops.aten_ext_on_host._cudnn_rnn(x, module._flat_weights, 4, None, h, c, *options)
     except RuntimeError as error:
         assert str(error).startswith("declined: "), error
         return False
-    exact, exact_state = gru.double()(x.double(), h.double())
+    state = h.double() if c is None else (h.double(), c.double())
+    exact, exact_state = states(module.double()(x.double(), state))[:2]
     tolerance = max(2 * TOLERANCE[dtype], TF32_TOLERANCE)
     assert (y.double() - exact).abs().max() < tolerance
     assert (hy.double() - exact_state).abs().max() < tolerance
@@ -141,21 +151,41 @@ def test_sample_runs_right(ops: Any, name: str) -> None:
         ):
             ran += run_layer(dtype, steps, batch, hidden, bidirectional)
         assert ran == 0 if GPUS[name].code < 80 else ran >= 9
-        for dtype, batch in itertools.product(DTYPES, (1, 3, 20)):
-            run_cell(dtype, batch)
+        ran = 0
+        for mode in (LSTM, TANH):
+            for dtype, (steps, batch, hidden, bidirectional) in itertools.product(
+                DTYPES, [(5, 3, 40, True), (2, 2, 24, False), (5, 9, 100, False), (6, 2, 300, False)]
+            ):
+                ran += run_layer(dtype, steps, batch, hidden, bidirectional, mode)
+        assert ran == 0 if GPUS[name].code < 80 else ran >= 14
+        for dtype, batch, mode in itertools.product(DTYPES, (1, 3, 20), CELLS.values()):
+            run_cell(dtype, batch, mode)
 
 
-def run_cell(dtype: torch.dtype, batch: int) -> None:
+MODULES = {
+    "relu": lambda: torch.nn.RNNCell(40, 24, nonlinearity="relu"),
+    "tanh": lambda: torch.nn.RNNCell(40, 24),
+    "lstm": lambda: torch.nn.LSTMCell(40, 24),
+    "gru": lambda: torch.nn.GRUCell(40, 24),
+}
+
+
+def run_cell(dtype: torch.dtype, batch: int, mode: int = GRU) -> None:
     torch.manual_seed(0)
-    module = torch.nn.GRUCell(40, 24).to(dtype).requires_grad_(False)
-    x, h = torch.randn(batch, 40).to(dtype), torch.randn(batch, 24).to(dtype)
+    name = next(name for name in CELLS if CELLS[name] == mode)
+    module = MODULES[name]().to(dtype).requires_grad_(False)
+    x, h, c = torch.randn(batch, 40).to(dtype), *torch.randn(2, batch, 24).to(dtype)
+    op = {"gru": "gru_cell", "lstm": "lstm_cell"}.get(name, f"rnn_{name}_cell")
+    state = [h, c] if mode == LSTM else h
     try:
-        hy = torch.ops.aten_ext_on_host.gru_cell(x, h, *module.parameters())
+        result = getattr(torch.ops.aten_ext_on_host, op)(x, state, *module.parameters())
     except RuntimeError as error:
         assert str(error).startswith("declined: "), error
         return
-    exact = module.double()(x.double(), h.double())
-    assert (hy.double() - exact).abs().max() < TOLERANCE[dtype]
+    double = (h.double(), c.double()) if mode == LSTM else h.double()
+    exact = module.double()(x.double(), double)
+    for ours, wanted in zip(result, exact, strict=True) if mode == LSTM else ((result, exact),):
+        assert (ours.double() - wanted).abs().max() < 2 * TOLERANCE[dtype]
 
 
 @on_host

@@ -10,6 +10,7 @@ import torch
 
 from device_on_host import library
 from gpus import GPUS, Gpu, pretended
+from ops.rnn.cases import GRU
 from ops.rnn.on_host_cases import BLOCK, CLUSTER, FMA, GRID, MMA, TF32, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -53,10 +54,11 @@ def plan(
     hidden: int = 256,
     directions: int = 1,
     device: str = "H200",
+    mode: int = GRU,
 ) -> tuple[Any, ...]:
     """Reason; or route, math, exchange, blocks, rows."""
     with pretended(DEVICES[device], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
-        reason, numbers, _ = ops.plan(sixteen, tf32, steps, batch, inputs, hidden, directions)
+        reason, numbers, _ = ops.plan(sixteen, tf32, steps, batch, inputs, hidden, directions, mode)
     return (reason,) if reason else (ROUTES[numbers[0]], *numbers[1:])
 
 
@@ -265,5 +267,5 @@ def test_tf32_products(
     expected: bool,
 ) -> None:
     """fp32 means fp32 unless cuDNN may use TF32; and a small product is not worth it."""
-    reason, _, tf32 = ops.plan(sixteen, allowed, steps, batch, inputs, hidden, 1)
+    reason, _, tf32 = ops.plan(sixteen, allowed, steps, batch, inputs, hidden, 1, GRU)
     assert (reason, tf32) == ("", expected)

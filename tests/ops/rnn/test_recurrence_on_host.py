@@ -1,4 +1,4 @@
-"""The recurrence of the GRU, run on the CPU: every kernel, every exchange, odd sizes.
+"""The recurrence of each cell, run on the CPU: every kernel, every exchange, odd sizes.
 
 What the kernels compute is held against float64. Time, weak memory ordering and registers are for a GPU
 (test_parity.py).
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from device_on_host import library
+from ops.rnn.cases import GATES, GRU, LSTM, RELU, TANH
 from ops.rnn.on_host_cases import (
     BLOCK,
     CLUSTER,
@@ -41,27 +42,45 @@ def order(ops: Any, request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def reference_layer(
-    gates: torch.Tensor, w_hh: torch.Tensor, biases: list[torch.Tensor] | None, h0: torch.Tensor
+def reference_step(
+    mode: int, x: torch.Tensor, s: torch.Tensor, h: torch.Tensor, c: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula of ops/rnn/arguments.cuh in float64."""
-    gates, w_hh, h0 = gates.double(), w_hh.double(), h0.double()
+    """The formula of ops/rnn/cells.cuh: the input's share of each gate and the state's, with their biases."""
+    if mode == GRU:
+        (xr, xz, xn), (hr, hz, hn) = x.chunk(3, 1), s.chunk(3, 1)
+        r, z = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
+        n = torch.tanh(xn + r * hn)
+        return n + z * (h - n), c
+    if mode == LSTM:
+        i, f, g, o = (x + s).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+    return (torch.tanh if mode == TANH else torch.relu)(x + s), c
+
+
+def reference_layer(
+    mode: int,
+    gates: torch.Tensor,
+    w_hh: torch.Tensor,
+    biases: list[torch.Tensor] | None,
+    h0: torch.Tensor,
+    c0: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """In float64: y, hy, cy."""
+    gates, w_hh, h0, c0 = gates.double(), w_hh.double(), h0.double(), c0.double()
     directions, steps, _, _ = gates.shape
     zero = torch.zeros(w_hh.shape[:2], dtype=torch.float64)
     b_ih, b_hh = (b.double() for b in biases) if biases else (zero, zero)
-    outputs, states = [], []
+    outputs, states, cells = [], [], []
     for d in range(directions):
-        h, of_direction = h0[d], {}
+        h, c, of_direction = h0[d], c0[d], {}
         for t in range(steps) if d == 0 else reversed(range(steps)):
-            xr, xz, xn = (gates[d, t] + b_ih[d]).chunk(3, 1)
-            hr, hz, hn = (h @ w_hh[d].T + b_hh[d]).chunk(3, 1)
-            r, z = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
-            n = torch.tanh(xn + r * hn)
-            h = n + z * (h - n)
+            h, c = reference_step(mode, gates[d, t] + b_ih[d], h @ w_hh[d].T + b_hh[d], h, c)
             of_direction[t] = h
         outputs.append(torch.stack([of_direction[t] for t in range(steps)]))
         states.append(h)
-    return torch.cat(outputs, 2), torch.stack(states)
+        cells.append(c)
+    return torch.cat(outputs, 2), torch.stack(states), torch.stack(cells)
 
 
 def check_recurrence(
@@ -75,7 +94,10 @@ def check_recurrence(
     directions: int = 1,
     bias: bool = True,
     offset: int = 0,
+    mode: int = GRU,
+    given: bool = True,
 ) -> None:
+    """Against float64; without `given` an LSTM's cell state begins at zero."""
     generator = torch.Generator().manual_seed(hidden * 1000 + batch)
 
     def new(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -83,15 +105,21 @@ def check_recurrence(
         values = torch.randn(size + offset, generator=generator) * scale
         return values.to(dtype)[offset:].view(shape)
 
-    gates = torch.randn(directions, steps, batch, 3 * hidden, generator=generator)
-    w_hh = new(directions, 3 * hidden, hidden, scale=hidden**-0.5)
-    h0 = new(directions, batch, hidden)
-    biases = [new(directions, 3 * hidden), new(directions, 3 * hidden)] if bias else None
-    y, hy = ops.recurrence(gates, w_hh, *(biases or [None, None]), h0, kernel)
-    y_exact, hy_exact = reference_layer(gates, w_hh, biases, h0)
+    size = GATES[mode] * hidden
+    # Relu has no bound: small values keep it as far from float64 as the others.
+    scale = 0.2 if mode == RELU else 1.0
+    gates = torch.randn(directions, steps, batch, size, generator=generator) * scale
+    w_hh = new(directions, size, hidden, scale=hidden**-0.5)
+    h0 = new(directions, batch, hidden, scale=scale)
+    biases = [new(directions, size, scale=scale), new(directions, size, scale=scale)] if bias else None
+    c0 = new(directions, batch, hidden) if mode == LSTM and given else None
+    results = ops.recurrence(mode, gates, w_hh, *(biases or [None, None]), h0, c0, kernel)
+    exact = reference_layer(mode, gates, w_hh, biases, h0, torch.zeros_like(h0) if c0 is None else c0)
     tolerance = TF32_TOLERANCE if kernel[0] == TF32 else TOLERANCE[dtype]
-    assert (y.double() - y_exact).abs().max() < tolerance
-    assert (hy.double() - hy_exact).abs().max() < tolerance
+    # An LSTM's cell state is a few times as large as h is, and so are its roundings.
+    allowed = (tolerance, tolerance, 4 * tolerance)
+    for got, wanted, most in list(zip(results, exact, allowed, strict=True))[: 3 if mode == LSTM else 2]:
+        assert (got.double() - wanted).abs().max() < most
 
 
 # Each line: math, exchange, blocks, and the hidden sizes at both ends of what a kernel takes.
@@ -211,5 +239,116 @@ def test_nan_stays_in_its_row(ops: Any) -> None:
         gates = torch.randn(1, 2, 3, 3 * 40)
         h0 = torch.randn(1, 3, 40).to(dtype)
         h0[0, 1] = float("nan")
-        y, _ = ops.recurrence(gates, torch.randn(1, 120, 40).to(dtype), None, None, h0, [math, *place, 3])
+        w_hh = torch.randn(1, 120, 40).to(dtype)
+        y, *_ = ops.recurrence(GRU, gates, w_hh, None, None, h0, None, [math, *place, 3])
         assert y.isnan().any(2).tolist() == [[False, True, False]] * 2
+
+
+# The shapes of the other cells, at both ends of what each takes. Of an LSTM a block has fewer columns.
+LSTM_KERNELS = [
+    (FMA, BLOCK, 1, 1, [1, 16]),
+    (FMA, BLOCK, 1, 1, [17, 32]),
+    (FMA, BLOCK, 1, 3, [33, 64]),
+    (FMA, BLOCK, 1, 5, [65, 96]),
+    (FMA, CLUSTER, 2, 3, [97, 128]),
+    (FMA, CLUSTER, 8, 3, [129, 256]),
+    (FMA, CLUSTER, 16, 3, [257, 384]),
+    (FMA, GRID, 64, 1, [385, 512]),
+    (FMA, GRID, 33, 2, [260]),
+    (FMA, GRID, 33, 5, [264]),
+    (FMA, GRID, 13, 20, [100]),
+    (MMA, BLOCK, 1, 3, [7, 64]),
+    (MMA, BLOCK, 1, 9, [65, 128]),
+    (MMA, CLUSTER, 4, 9, [129, 256]),
+    (MMA, CLUSTER, 8, 3, [129, 256]),
+    (MMA, CLUSTER, 16, 9, [257, 512]),
+    (MMA, GRID, 32, 3, [512]),
+    (MMA, GRID, 17, 12, [260]),
+    (MMA, GRID, 17, 20, [260]),
+    (MMA, GRID, 40, 3, [640]),
+    (MMA, GRID, 40, 8, [513]),
+    (MMA, GRID, 40, 20, [640]),
+    (MMA, GRID, 65, 3, [1031]),
+    (TF32, CLUSTER, 8, 3, [129, 256]),
+    (TF32, GRID, 32, 3, [512]),
+    (TF32, GRID, 17, 12, [260]),
+    (TF32, GRID, 17, 20, [257]),
+    (TF32, GRID, 56, 3, [513, 896]),
+    (TF32, GRID, 40, 20, [640]),
+    (TF32, GRID, 57, 10, [897]),
+    (TF32, GRID, 64, 3, [1024]),
+]
+RNN_KERNELS = [
+    (FMA, BLOCK, 1, 1, [1, 16]),
+    (FMA, BLOCK, 1, 3, [17, 32]),
+    (FMA, BLOCK, 1, 3, [33, 64]),
+    (FMA, BLOCK, 1, 9, [65, 128]),
+    (FMA, CLUSTER, 8, 3, [129, 256]),
+    (FMA, CLUSTER, 16, 3, [257, 512]),
+    (FMA, GRID, 20, 2, [300]),
+    (FMA, GRID, 64, 2, [512]),
+    (FMA, GRID, 33, 20, [260]),
+    (MMA, BLOCK, 1, 3, [7, 64]),
+    (MMA, BLOCK, 1, 9, [128]),
+    (MMA, CLUSTER, 4, 9, [256]),
+    (MMA, CLUSTER, 8, 3, [129, 256]),
+    (MMA, CLUSTER, 8, 3, [512]),
+    (MMA, CLUSTER, 16, 9, [257, 512]),
+    (MMA, CLUSTER, 16, 3, [513, 640]),
+    (MMA, GRID, 41, 3, [650]),
+    (MMA, GRID, 41, 20, [650]),
+    (MMA, GRID, 65, 3, [1031]),
+    (TF32, CLUSTER, 4, 9, [256]),
+    (TF32, CLUSTER, 8, 3, [129]),
+    (TF32, CLUSTER, 16, 9, [260, 512]),
+    (TF32, GRID, 32, 12, [512]),
+    (TF32, GRID, 40, 3, [640]),
+    (TF32, GRID, 40, 20, [640]),
+]
+OTHERS = [
+    (mode, *kernel[:4], hidden)
+    for mode, kernels in ((LSTM, LSTM_KERNELS), (TANH, RNN_KERNELS), (RELU, RNN_KERNELS))
+    for kernel in kernels
+    for hidden in kernel[4]
+]
+
+
+@pytest.mark.parametrize(("mode", "math", "exchange", "blocks", "rows", "hidden"), OTHERS)
+def test_other_cells(
+    ops: Any, mode: int, math: int, exchange: int, blocks: int, rows: int, hidden: int
+) -> None:
+    """In both directions, in two groups of which the last is smaller; with and without biases and c0."""
+    kernel = [math, exchange, blocks, rows]
+    for i, dtype in enumerate(dtypes_of(math, exchange)):
+        several = exchange != GRID or 2 * blocks <= 132
+        check_recurrence(
+            ops,
+            dtype,
+            kernel,
+            hidden=hidden,
+            batch=2 * rows - 1 if several else rows,
+            steps=3 + i % 2,
+            directions=2 if blocks <= 16 else 1,
+            bias=i != 1,
+            given=i != 1,
+            mode=mode,
+        )
+
+
+@pytest.mark.parametrize("mode", [LSTM, TANH])
+def test_other_cells_beyond_registers(ops: Any, mode: int) -> None:
+    """fp32, H above 1024: of an LSTM fewer columns are in registers, and its cell state is in memory."""
+    for rows, hidden in ((1, 2047), (3, 1400)):
+        kernel = [FMA, GRID, 128, rows]
+        check_recurrence(ops, torch.float32, kernel, hidden=hidden, batch=rows, steps=3, mode=mode)
+
+
+@pytest.mark.parametrize("mode", [LSTM, TANH, RELU])
+@pytest.mark.parametrize(("math", "exchange", "blocks"), [(FMA, CLUSTER, 2), (MMA, BLOCK, 1), (TF32, GRID, 8)])
+def test_other_cells_in_any_order_of_threads(
+    ops: Any, order: None, mode: int, math: int, exchange: int, blocks: int
+) -> None:
+    if mode != LSTM and exchange == CLUSTER:
+        exchange, blocks = BLOCK, 1
+    dtype = dtypes_of(math, exchange)[0]
+    check_recurrence(ops, dtype, [math, exchange, blocks, 2], hidden=100, batch=2, mode=mode)

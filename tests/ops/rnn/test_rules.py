@@ -1,4 +1,4 @@
-"""When a GRU layer (_cudnn_rnn) runs fused: every reason to decline, both sides of the policy's edges."""
+"""When a recurrent layer (_cudnn_rnn) runs fused: every reason to decline, both sides of the policy's edges."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from typing import Any
 import pytest
 import torch
 
-from ops.rnn.cases import DTYPES, LSTM, ask_layer, flattened, meta, names, tf32_allowed, weights
+from ops.rnn.cases import (
+    CELLS,
+    DTYPES,
+    GRU,
+    LSTM,
+    RELU,
+    TANH,
+    ask_layer,
+    flattened,
+    meta,
+    names,
+    tf32_allowed,
+    weights,
+)
 
 
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "changes",
@@ -29,10 +43,32 @@ from ops.rnn.cases import DTYPES, LSTM, ask_layer, flattened, meta, names, tf32_
     ],
     ids=names,
 )
-def test_runs(dtype: torch.dtype, changes: dict[str, Any]) -> None:
+def test_runs(dtype: torch.dtype, changes: dict[str, Any], mode: int) -> None:
     if "input" in changes:
         changes = {"input": changes["input"].to(dtype)}
-    assert ask_layer(dtype=dtype, **changes) == ""
+    assert ask_layer(dtype=dtype, mode=mode, **changes) == ""
+
+
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+def test_the_cell_state_is_an_lstms(mode: int) -> None:
+    """Without one an LSTM begins at zero; what another cell does with one is upstream's error."""
+    assert ask_layer(mode=mode, cx=None) == ""
+    assert ask_layer(mode=mode, cx=meta(1, 2, 8)) == ("" if mode == LSTM else "cell state")
+    if mode == LSTM:
+        shape = "initial state that is not contiguous or of another size"
+        assert ask_layer(mode=mode, cx=meta(1, 3, 8)) == shape
+        assert ask_layer(mode=mode, cx=meta(1, 8, 2).transpose(1, 2)) == shape
+        assert ask_layer(mode=mode, cx=meta(1, 2, 8, dtype=torch.float16)) == "more than one dtype"
+        assert ask_layer(mode=mode, cx=torch.empty(1, 2, 8)) == "more than one device"
+
+
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+def test_each_cell_has_its_own_number_of_gates(mode: int) -> None:
+    fitting = [other for other in (RELU, LSTM, GRU) if ask_layer(mode=mode, weight=weights(6, 8, mode=other)) == ""]
+    assert fitting == [RELU if mode == TANH else mode]
+    buffer, views = flattened(weights(6, 8, layers=2, mode=mode))
+    assert ask_layer(mode=mode, layers=2, weight=views, weight_buf=buffer) == ""
+    assert ask_layer(mode=mode, layers=2, weight=views[::-1], weight_buf=buffer) != ""
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["matrices", "columns"])
@@ -101,7 +137,8 @@ def test_layers_one_after_the_other_are_not_cudnns_order() -> None:
 
 
 DECLINED = [
-    ("mode other than GRU", {"mode": LSTM}),
+    ("unknown mode", {"mode": 4}),
+    ("unknown mode", {"mode": -1}),
     ("packed sequence", {"batch_sizes": [2, 1]}),
     ("projection", {"proj_size": 2}),
     ("cell state", {"cx": meta(1, 2, 8)}),

@@ -1,27 +1,31 @@
-// One step of a GRU for a few rows of the batch in one launch: both matrix-vector products, biases and gates.
+// One step of a cell for a few rows of the batch in one launch: both matrix-vector products, biases and gates.
 // Formula: ops/rnn/cells.cuh.
 //
-// A hidden unit needs 3 rows of W_ih, 3 rows of W_hh and all of x and h, and nothing of another unit's
-// result: a warp (or four, which split the columns) has a unit, reads its 6 rows once, 16 bytes a lane, and
-// no block waits for another. The order of every sum is fixed: the same input gives the same bits.
+// A hidden unit needs kGates rows of W_ih, as many of W_hh and all of x and h, and nothing of another unit's
+// result: a warp (or four, which split the columns) has a unit, reads its rows once, 16 bytes a lane, and no
+// block waits for another. The order of every sum is fixed: the same input gives the same bits.
 //
 // This for one row, and in fp32 for a few; several rows on tensor cores are in ops/rnn/cell_mma.cuh.
 //
-// Bytes: 3 * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for the
-// next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: I = 256, H = 512
-// in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch alone takes 0.9, and a chain of loads (weights, sums over
+// Bytes: kGates * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for the
+// next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: a GRU of I = 256,
+// H = 512 in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch alone takes 0.9, and a chain of loads (weights, sums over
 // lanes, gates) about 1.5. Timings: docs/kernels/rnn.md.
-#include "ops/rnn/gru_cell.h"
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include "core/math.h"
 #include "device/vector.cuh"
 #include "ops/rnn/cell_mma.cuh"
+#include "ops/rnn/cell_step.h"
 #include "ops/rnn/cells.cuh"
 
 namespace aten_ext::cuda {
-namespace {
 
-constexpr int kWarps = 4;
+constexpr int kCellFmaWarps = 4;
 
 // ---- kernel ------------------------------------------------------------------------------------------
 
@@ -95,15 +99,14 @@ __device__ __forceinline__ void multiply(Sums<Cell, kRows>& sums, const T* matri
 
 // Grid: [hidden units / units of a block, directions]. kSplit warps share a unit.
 template <typename Cell, typename T, int kRows, int kSplit>
-__global__ __launch_bounds__(kWarps * 32) void rnn_cell_kernel(const __grid_constant__ GruCellParams p) {
-  static_assert(Cell::kStates == 0, "nothing is carried beside h");
+__global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __grid_constant__ CellParams p) {
   constexpr int kSums = Cell::kSums;
-  __shared__ float partial[kWarps][kRows][kSums];
-  const GruCellDirection& d = p.direction[blockIdx.y];
+  __shared__ float partial[kCellFmaWarps][kRows][kSums];
+  const CellDirection& d = p.direction[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int split = warp % kSplit;
-  const int unit = static_cast<int>(blockIdx.x) * (kWarps / kSplit) + warp / kSplit;
+  const int unit = static_cast<int>(blockIdx.x) * (kCellFmaWarps / kSplit) + warp / kSplit;
   const bool exists = unit < p.hidden;
   const int hidden = p.hidden;
 
@@ -166,8 +169,9 @@ __global__ __launch_bounds__(kWarps * 32) void rnn_cell_kernel(const __grid_cons
         const auto bias = Cell::template load_each_bias<T>(d.b_ih, d.b_hh, hidden, unit);
         const int64_t at = static_cast<int64_t>(row) * hidden + unit;
         const float before = to_op(static_cast<const T*>(d.h)[row * p.h_row + unit]);
-        typename Cell::State state;
+        typename Cell::State state = load_cell_state<Cell, T>(p.carried[blockIdx.y], at);
         const float value = Cell::finish(sums.value[r], bias, before, state);
+        store_cell_state<Cell, T>(p.carried[blockIdx.y], at, state);
         static_cast<T*>(d.hy)[at] = from_op<T>(value);
         if (d.y != nullptr) {
           static_cast<T*>(d.y)[row * p.y_row + unit] = from_op<T>(value);
@@ -179,59 +183,65 @@ __global__ __launch_bounds__(kWarps * 32) void rnn_cell_kernel(const __grid_cons
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-template <typename T, int kRows, int kSplit>
-cudaError_t launch_rows(const GruCellParams& p, cudaStream_t stream) {
+template <typename Cell, typename T, int kRows, int kSplit>
+cudaError_t launch_rows(const CellParams& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim =
-      dim3(static_cast<unsigned>(ceil_div(p.hidden, kWarps / kSplit)), static_cast<unsigned>(p.directions));
-  config.blockDim = dim3(kWarps * 32);
+      dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellFmaWarps / kSplit)), static_cast<unsigned>(p.directions));
+  config.blockDim = dim3(kCellFmaWarps * 32);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, rnn_cell_kernel<GruCell, T, kRows, kSplit>, p);
+  return cudaLaunchKernelEx(&config, rnn_cell_kernel<Cell, T, kRows, kSplit>, p);
 }
 
-template <typename T>
-cudaError_t launch_fma(const GruCellParams& p, CellKernel kernel, cudaStream_t stream) {
+template <typename Cell, typename T>
+cudaError_t launch_fma(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   if (kernel.rows == 1) {
-    return kernel.split == 1 ? launch_rows<T, 1, 1>(p, stream) : launch_rows<T, 1, kWarps>(p, stream);
+    return kernel.split == 1 ? launch_rows<Cell, T, 1, 1>(p, stream) : launch_rows<Cell, T, 1, kCellFmaWarps>(p, stream);
   }
-  return kernel.split == 1 ? launch_rows<T, kSeveralRows, 1>(p, stream)
-                           : launch_rows<T, kSeveralRows, kWarps>(p, stream);
+  return kernel.split == 1 ? launch_rows<Cell, T, kSeveralRows, 1>(p, stream)
+                           : launch_rows<Cell, T, kSeveralRows, kCellFmaWarps>(p, stream);
 }
 
-template <typename Element, int kTiles, int kBatch>
-cudaError_t launch_mma(const GruCellParams& p, cudaStream_t stream) {
+template <typename Cell, typename Element, int kTiles, int kBatch>
+cudaError_t launch_mma(const CellParams& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim =
       dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellMmaUnits)),
            static_cast<unsigned>(ceil_div(p.batch, 16 * kTiles)), static_cast<unsigned>(p.directions));
   config.blockDim = dim3(kCellMmaWarps * 32);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, rnn_cell_mma_kernel<GruCell, Element, kTiles, kBatch>, p);
+  return cudaLaunchKernelEx(&config, rnn_cell_mma_kernel<Cell, Element, kTiles, kBatch>, p);
 }
 
-template <typename Element>
-cudaError_t launch_mma_rows(const GruCellParams& p, CellKernel kernel, cudaStream_t stream) {
+template <typename Cell, typename Element>
+cudaError_t launch_mma_rows(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   if (kernel.rows == 16) {
-    return kernel.loads == 4 ? launch_mma<Element, 1, 4>(p, stream) : launch_mma<Element, 1, 2>(p, stream);
+    return kernel.loads == 4 ? launch_mma<Cell, Element, 1, 4>(p, stream) : launch_mma<Cell, Element, 1, 2>(p, stream);
   }
-  return launch_mma<Element, 2, 2>(p, stream);
+  return launch_mma<Cell, Element, 2, 2>(p, stream);
 }
 
-}  // namespace
-
-cudaError_t launch_gru_cell(const GruCellParams& p, CellKernel kernel, cudaStream_t stream) {
+template <typename Cell>
+cudaError_t launch_cell_of(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   const bool fma = kernel.math == Math::Fma;
   switch (p.dtype) {
     case Dtype::Float:
-      return fma ? launch_fma<float>(p, kernel, stream) : launch_mma_rows<Tf32>(p, kernel, stream);
+      return fma ? launch_fma<Cell, float>(p, kernel, stream) : launch_mma_rows<Cell, Tf32>(p, kernel, stream);
     case Dtype::Half:
-      return fma ? launch_fma<__half>(p, kernel, stream) : launch_mma_rows<__half>(p, kernel, stream);
+      return fma ? launch_fma<Cell, __half>(p, kernel, stream)
+                 : launch_mma_rows<Cell, __half>(p, kernel, stream);
     case Dtype::BFloat16:
-      return fma ? launch_fma<__nv_bfloat16>(p, kernel, stream)
-                 : launch_mma_rows<__nv_bfloat16>(p, kernel, stream);
+      return fma ? launch_fma<Cell, __nv_bfloat16>(p, kernel, stream)
+                 : launch_mma_rows<Cell, __nv_bfloat16>(p, kernel, stream);
     default:
       return cudaErrorInvalidValue;
   }
 }
+
+// Of each cell: compiled apart, for they take long.
+cudaError_t launch_gru_cell(const CellParams& params, CellKernel kernel, cudaStream_t stream);
+cudaError_t launch_lstm_cell(const CellParams& params, CellKernel kernel, cudaStream_t stream);
+cudaError_t launch_rnn_tanh_cell(const CellParams& params, CellKernel kernel, cudaStream_t stream);
+cudaError_t launch_rnn_relu_cell(const CellParams& params, CellKernel kernel, cudaStream_t stream);
 
 }  // namespace aten_ext::cuda
