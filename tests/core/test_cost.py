@@ -82,13 +82,15 @@ RNN_BACKWARD = RNN | dict(
         # 4 gates of 2 x 8 elements from 6 inputs: two states read and two written.
         (
             "lstm_cell",
-            GRU | dict(input=meta(2, 6), hx=[meta(2, 8), meta(2, 8)], w_ih=meta(32, 6), w_hh=meta(32, 8))
+            GRU
+            | dict(input=meta(2, 6), hx=[meta(2, 8), meta(2, 8)], w_ih=meta(32, 6), w_hh=meta(32, 8))
             | dict(b_ih=meta(32), b_hh=meta(32)),
             ((12 + 32 + 192 + 256 + 64 + 32) * 4, 2 * 2 * 448 + 16 * 30),
         ),
         (
             "rnn_tanh_cell",
-            GRU | dict(input=meta(2, 6), hx=meta(2, 8), w_ih=meta(8, 6), w_hh=meta(8, 8), b_ih=None, b_hh=None),
+            GRU
+            | dict(input=meta(2, 6), hx=meta(2, 8), w_ih=meta(8, 6), w_hh=meta(8, 8), b_ih=None, b_hh=None),
             ((12 + 16 + 48 + 64 + 16) * 4, 2 * 2 * 112 + 16 * 2),
         ),
         ("mm", {"self": meta(2, 3), "mat2": meta(3, 5)}, ((6 + 15 + 10) * 4, 60)),

@@ -1,9 +1,11 @@
-// Which kernel carries out one step of a cell in one launch (cell_step.cuh), in numbers. Standard library only.
+// Which kernel carries out one step of a cell in one launch (cell_step.cuh), in numbers. Standard library
+// only.
 #pragma once
 
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "ops/rnn/cell_sizes.h"
 
 namespace aten_ext::cuda {
 
@@ -29,18 +31,18 @@ constexpr int64_t kUnitsToSplit = 1024;
 constexpr int64_t kColumnsToSplit = 256;
 // Rows of the batch that a pass over the weights serves with multiply-adds.
 constexpr int64_t kSeveralRows = 4;
-// 16 bits: so many units have enough warps to read weights at full speed without tensor cores.
+// 16 bits: so many units of a GRU have enough warps to read weights at full speed without tensor cores.
 constexpr int64_t kUnitsOfFma = 2048;
 // Tensor cores: rows up to which a warp has four chunks under way (one row of blocks has the GPU to itself),
 // and up to which a block has 16 rows (beyond, several blocks read the same weights).
 constexpr int64_t kRowsOfManyLoads = 32;
 constexpr int64_t kRowsOfOneTile = 64;
 
-constexpr CellKernel cell_kernel(Dtype dtype, bool tf32, int64_t batch, int64_t input, int64_t hidden,
-                                 int directions) {
+constexpr CellKernel cell_kernel(Cell cell, Dtype dtype, bool tf32, int64_t batch, int64_t input,
+                                 int64_t hidden, int directions) {
   const int64_t units = hidden * directions;
-  const bool fma =
-      dtype == Dtype::Float ? !tf32 : batch == 1 || (batch <= kSeveralRows && units >= kUnitsOfFma);
+  const bool enough_warps = cell == Cell::Gru && units >= kUnitsOfFma;
+  const bool fma = dtype == Dtype::Float ? !tf32 : batch == 1 || (batch <= kSeveralRows && enough_warps);
   if (fma) {
     const bool split = units <= kUnitsToSplit && hidden + input >= kColumnsToSplit;
     return {Math::Fma, static_cast<uint8_t>(batch == 1 ? 1 : kSeveralRows),

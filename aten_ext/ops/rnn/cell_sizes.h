@@ -1,5 +1,5 @@
-// The recurrent cells and how large they are: what host and device both have to know of them. Standard library
-// only.
+// The recurrent cells and how large they are: what host and device both have to know of them. Standard
+// library only.
 #pragma once
 
 #include <cstdint>

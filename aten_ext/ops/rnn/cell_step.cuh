@@ -1,5 +1,5 @@
-// One step of a cell for a few rows of the batch in one launch: both matrix-vector products, biases and gates.
-// Formula: ops/rnn/cells.cuh.
+// One step of a cell for a few rows of the batch in one launch: both matrix-vector products, biases and
+// gates. Formula: ops/rnn/cells.cuh.
 //
 // A hidden unit needs kGates rows of W_ih, as many of W_hh and all of x and h, and nothing of another unit's
 // result: a warp (or four, which split the columns) has a unit, reads its rows once, 16 bytes a lane, and no
@@ -7,10 +7,10 @@
 //
 // This for one row, and in fp32 for a few; several rows on tensor cores are in ops/rnn/cell_mma.cuh.
 //
-// Bytes: kGates * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for the
-// next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: a GRU of I = 256,
-// H = 512 in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch alone takes 0.9, and a chain of loads (weights, sums over
-// lanes, gates) about 1.5. Timings: docs/kernels/rnn.md.
+// Bytes: kGates * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for
+// the next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: a GRU of I =
+// 256, H = 512 in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch alone takes 0.9, and a chain of loads
+// (weights, sums over lanes, gates) about 1.5. Timings: docs/kernels/rnn.md.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -186,8 +186,8 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
 template <typename Cell, typename T, int kRows, int kSplit>
 cudaError_t launch_rows(const CellParams& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellFmaWarps / kSplit)), static_cast<unsigned>(p.directions));
+  config.gridDim = dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellFmaWarps / kSplit)),
+                        static_cast<unsigned>(p.directions));
   config.blockDim = dim3(kCellFmaWarps * 32);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, rnn_cell_kernel<Cell, T, kRows, kSplit>, p);
@@ -196,7 +196,8 @@ cudaError_t launch_rows(const CellParams& p, cudaStream_t stream) {
 template <typename Cell, typename T>
 cudaError_t launch_fma(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   if (kernel.rows == 1) {
-    return kernel.split == 1 ? launch_rows<Cell, T, 1, 1>(p, stream) : launch_rows<Cell, T, 1, kCellFmaWarps>(p, stream);
+    return kernel.split == 1 ? launch_rows<Cell, T, 1, 1>(p, stream)
+                             : launch_rows<Cell, T, 1, kCellFmaWarps>(p, stream);
   }
   return kernel.split == 1 ? launch_rows<Cell, T, kSeveralRows, 1>(p, stream)
                            : launch_rows<Cell, T, kSeveralRows, kCellFmaWarps>(p, stream);
@@ -216,7 +217,8 @@ cudaError_t launch_mma(const CellParams& p, cudaStream_t stream) {
 template <typename Cell, typename Element>
 cudaError_t launch_mma_rows(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   if (kernel.rows == 16) {
-    return kernel.loads == 4 ? launch_mma<Cell, Element, 1, 4>(p, stream) : launch_mma<Cell, Element, 1, 2>(p, stream);
+    return kernel.loads == 4 ? launch_mma<Cell, Element, 1, 4>(p, stream)
+                             : launch_mma<Cell, Element, 1, 2>(p, stream);
   }
   return launch_mma<Cell, Element, 2, 2>(p, stream);
 }
@@ -226,7 +228,8 @@ cudaError_t launch_cell_of(const CellParams& p, CellKernel kernel, cudaStream_t 
   const bool fma = kernel.math == Math::Fma;
   switch (p.dtype) {
     case Dtype::Float:
-      return fma ? launch_fma<Cell, float>(p, kernel, stream) : launch_mma_rows<Cell, Tf32>(p, kernel, stream);
+      return fma ? launch_fma<Cell, float>(p, kernel, stream)
+                 : launch_mma_rows<Cell, Tf32>(p, kernel, stream);
     case Dtype::Half:
       return fma ? launch_fma<Cell, __half>(p, kernel, stream)
                  : launch_mma_rows<Cell, __half>(p, kernel, stream);

@@ -100,7 +100,7 @@ Choice<cuda::CellPlan> choose_cell(const CellCall& a) {
   plan.batch = static_cast<int>(a.input.size(0));
   plan.input = static_cast<int>(a.input.size(1));
   plan.hidden = static_cast<int>(a.hx.size(1));
-  plan.kernel = cuda::cell_kernel(plan.dtype, /*tf32=*/false, plan.batch, plan.input, plan.hidden,
+  plan.kernel = cuda::cell_kernel(plan.cell, plan.dtype, /*tf32=*/false, plan.batch, plan.input, plan.hidden,
                                   /*directions=*/1);
   if (const char* reason = lacks(gpu_of(a.input.device()), plan.needs())) {
     return reason;

@@ -31,9 +31,8 @@ RecurrenceKernel* cluster_kernel_of(Dtype dtype, const Recurrence& plan) {
   const int shape = plan.shape;
   switch (dtype) {
     case Dtype::Float:
-      return plan.math == Math::MmaTf32
-                 ? cluster_mma_kernel<Cell, Tf32>(typename Lists::ClusterTf32{}, shape)
-                 : cluster_fma_kernel<Cell, float>(FmaList{}, shape);
+      return plan.math == Math::MmaTf32 ? cluster_mma_kernel<Cell, Tf32>(typename Lists::ClusterTf32{}, shape)
+                                        : cluster_fma_kernel<Cell, float>(FmaList{}, shape);
     case Dtype::Half:
       return mma ? cluster_mma_kernel<Cell, __half>(MmaList{}, shape)
                  : cluster_fma_kernel<Cell, __half>(FmaList{}, shape);

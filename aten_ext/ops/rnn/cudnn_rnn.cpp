@@ -48,8 +48,8 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include <vector>
 
 #include "core/launch.h"
-#include "ops/rnn/flat_weights.h"
 #include "ops/rnn/cell_step.h"
+#include "ops/rnn/flat_weights.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
 

@@ -8,8 +8,8 @@
 // once: read h from shared memory (16 bytes a lane, no bank conflict), 4 * kGates * kUnits FMAs for each such
 // vector, sum over the lanes (reduce.cuh), gates, publish.
 //
-// What an LSTM carries beside h is in cy between two steps: it is fp32, and a lane reads what its own team has
-// written.
+// What an LSTM carries beside h is in cy between two steps: it is fp32, and a lane reads what its own team
+// has written.
 //
 // Registers (ptxas, sm_90a): weights never leave them. Shapes with 192 weights a thread and the exchange
 // through global memory, or with 96 in 512 threads, keep a few addresses in local memory, read once a step.
@@ -197,7 +197,9 @@ __global__ __launch_bounds__(Shape::kThreads) void rnn_fma_kernel(const __grid_c
         if (step == 0) {
           state = load_carried<Cell, float>(a, place, row, unit, exists);
         } else {
-          state.value[0] = exists ? static_cast<const float*>(a.cy[place.direction])[carried_at(a, place, row, unit)] : 0.0f;
+          state.value[0] =
+              exists ? static_cast<const float*>(a.cy[place.direction])[carried_at(a, place, row, unit)]
+                     : 0.0f;
         }
       }
       const float value = Cell::accurate_step(input, sums[0], bias, before, state);

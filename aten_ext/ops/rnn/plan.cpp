@@ -7,45 +7,13 @@
 
 #include "core/gpu.h"
 #include "core/math.h"
+#include "ops/rnn/sizes.h"
 
 namespace aten_ext::cuda {
 namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// One step (Route::Step, gru_cell). Weights: H * (I + H) of a GRU, without the 3 of the gates; of another cell
-// by its gates' share of these (weights_of()). Products: rows of the batch times that.
-//
-// fp32 without TF32: rows share the reads of weights, the sums are each row's own.
-constexpr int64_t kFmaStepRows = 4;
-constexpr int64_t kFmaStepRowsOfFewWeights = 8;
-constexpr double kFewWeights = 0.6e6;
-// 16 bits, on tensor cores.
-constexpr double kStepProducts = 34e6;
-constexpr double kStepProductsOfFewWeights = 68e6;
-// A cell's upstream is faster than a layer's.
-constexpr double kCellProducts = 34e6;
-// TF32, where cuDNN was seen to use it too.
-constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
-constexpr int64_t kTf32StepRows = 24;
-constexpr int64_t kMaxTf32StepRows = 256;
-constexpr int64_t kTf32StepHidden = 128;  // at 64 cuDNN was half as far off: part of it is fp32
-constexpr double kTf32StepProducts = 34e6;
-constexpr double kTf32StepWeights = 1e6;
-// Of more weights.
-constexpr int64_t kMaxTf32StepRowsOfManyWeights = 32;
-constexpr double kMaxTf32StepWeights = 2.2e6;
-// As few rows as these, where the hidden size is not between.
-constexpr int64_t kFewTf32StepRows = 16;
-constexpr int64_t kFewTf32StepRowsHidden[2] = {128, 512};
-// Steps up to which a launch for each, with its projection, is shorter than a GEMM and a recurrence.
-constexpr int64_t kMaxStepLaunches = 4;
-constexpr double kStepsWeights = 4.3e6;      // 16 bits
-constexpr double kFmaStepsProducts = 2.2e6;  // fp32
-// Columns of W_ih and W_hh for each hidden unit: of more, few warps have long rows, and a GEMM for all steps
-// spreads them over the GPU. T=3 B=212 I=2048 H=8 in fp16 takes upstream 12 us and steps 30; T=3 B=5 I=864
-// H=50 in fp32 17 and 18.
-constexpr int64_t kStepsColumnsOfUnit = 16;
 // Over the whole GPU, H up to 1024 and beyond: fewer steps do not make up for loading W_hh into registers.
 constexpr int64_t kGridSteps[2] = {5, 10};
 
@@ -82,16 +50,7 @@ constexpr int kMmaTile = 8;
 constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
 constexpr int kTf32FromRows = 2;
 constexpr int kGridTf32FromRows = 5;
-// Where cuDNN multiplies the state in TF32, if it may, seen by its error: above a hidden size in larger
-// batches, from another on in all of two rows and more. By Cell.
-struct CudnnTf32 {
-  int64_t beyond_hidden, rows, any_rows_hidden;
-};
-constexpr CudnnTf32 kCudnnTf32[] = {{384, 17, 640}, {384, 17, 640}, {192, 17, 448}, {192, 20, 640}};
-// Long sequences of few rows just above H = 64, fp32 and fp16: cuDNN's persistent kernel is as fast.
-constexpr int64_t kPersistentHidden = 96;
-constexpr int64_t kPersistentRows = 16;
-constexpr int64_t kPersistentSteps = 32;
+constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of the state
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
 
@@ -110,15 +69,6 @@ constexpr int64_t kProjectionColumns = 128;
 constexpr double kProjectionFlops = 150e6;
 
 // ------------------------------------------------------------------------------------------------------
-
-// What the rules below compare.
-struct Sizes {
-  const RnnProblem& problem;
-  bool sixteen_bits;
-  bool tf32_allowed;
-  int64_t steps, batch, input, hidden;  // input: of the layer with the most features
-  int directions;
-};
 
 // Groups of the batch so that all run at once if they can, each with as few rows as that allows. Tensor cores
 // take 8 rows for the price of one, but gates and exchange do not.
@@ -243,61 +193,6 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   return r.rows <= most ? nullptr : "batch too large for the hidden size";
 }
 
-// Whether the recurrence may be in TF32 without being less accurate than upstream's.
-bool is_tf32_recurrence(const Sizes& sizes) {
-  const CudnnTf32& cudnn = kCudnnTf32[static_cast<int>(sizes.problem.cell)];
-  return sizes.tf32_allowed && sizes.batch > 1 && sizes.hidden > cudnn.beyond_hidden &&
-         (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
-}
-
-// Of a step: both matrices' weights, a third of a GRU's.
-double weights_of(Cell cell, int64_t input, int64_t hidden) {
-  return static_cast<double>(hidden) * static_cast<double>(input + hidden) * gates_of(cell) / gates_of(Cell::Gru);
-}
-
-bool is_small_fma_step(int64_t batch, double weights) {
-  return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
-}
-
-// Whether one step in fp32 gains in TF32 by being one launch, and cuDNN takes TF32 for it.
-bool is_tf32_step(const Sizes& sizes, double weights) {
-  const bool many_weights = weights > kTf32StepWeights;
-  const bool few_rows =
-      sizes.batch == kFewTf32StepRows && !many_weights &&
-      (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
-  // A GRU's step was seen to be in TF32 at smaller sizes too.
-  const bool seen = sizes.problem.cell == Cell::Gru || is_tf32_recurrence(sizes);
-  const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
-                     sizes.input % kTf32StepMultiple == 0;
-  if (!sizes.tf32_allowed || !seen || !whole || sizes.hidden < kTf32StepHidden ||
-      !(few_rows || sizes.batch >= kTf32StepRows)) {
-    return false;
-  }
-  return many_weights ? sizes.batch <= kMaxTf32StepRowsOfManyWeights && weights <= kMaxTf32StepWeights
-                      : sizes.batch <= kMaxTf32StepRows &&
-                            static_cast<double>(sizes.batch) * weights <= kTf32StepProducts;
-}
-
-// Whether a launch for each step is best.
-bool plan_steps(const Sizes& sizes, bool& tf32) {
-  const double weights = weights_of(sizes.problem.cell, sizes.input, sizes.hidden);
-  const double products = static_cast<double>(sizes.batch) * weights;
-  const bool one = sizes.steps == 1;
-  tf32 = false;
-  if (!one && sizes.input + sizes.hidden > kStepsColumnsOfUnit * sizes.hidden * sizes.directions) {
-    return false;
-  }
-  if (sizes.sixteen_bits) {
-    return one ? products <= (weights <= kFewWeights ? kStepProductsOfFewWeights : kStepProducts)
-               : products <= kStepProducts && weights <= kStepsWeights;
-  }
-  if (is_small_fma_step(sizes.batch, weights)) {
-    return one || products <= kFmaStepsProducts;
-  }
-  tf32 = true;
-  return one && is_tf32_step(sizes, weights);
-}
-
 // Math and blocks of a recurrence, or the reason why there is none.
 const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   r.math = Math::Fma;
@@ -305,9 +200,10 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
   const bool on_grid = r.exchange == Exchange::Grid;
   // 16 bits: over the whole GPU there are tensor cores alone.
   const bool must = sizes.sixteen_bits && (reason != nullptr || on_grid);
-  const int from = sizes.sixteen_bits ? kMmaFromRows[hidden_class(sizes.hidden)]
-                   : on_grid          ? kGridTf32FromRows
-                                      : kTf32FromRows;
+  const int from = sizes.sixteen_bits                 ? kMmaFromRows[hidden_class(sizes.hidden)]
+                   : !on_grid                         ? kTf32FromRows
+                   : sizes.problem.cell == Cell::Lstm ? kLstmGridTf32FromRows
+                                                      : kGridTf32FromRows;
   const bool may = sizes.sixteen_bits || is_tf32_recurrence(sizes);
   if (!must && !(may && (reason != nullptr || r.rows >= from))) {
     return reason;
@@ -325,20 +221,21 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
 const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
   const int64_t hidden = sizes.hidden;
-  if (sizes.steps <= kMaxStepLaunches && plan_steps(sizes, plan.tf32)) {
+  if (plan_steps(sizes, plan.tf32)) {
     plan.route = Route::Step;
     const int64_t inputs[2] = {problem.sequence.features, hidden * sizes.directions};
     for (int i = 0; i < 2; ++i) {
-      plan.step[i] = cell_kernel(problem.dtype, plan.tf32, sizes.batch, inputs[i], hidden, sizes.directions);
+      plan.step[i] = cell_kernel(problem.cell, problem.dtype, plan.tf32, sizes.batch, inputs[i], hidden,
+                                 sizes.directions);
     }
     return nullptr;
   }
-  if (sizes.steps == 1) {
+  if (sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  if (problem.dtype != Dtype::BFloat16 && hidden > kSmallBlockHidden && hidden <= kPersistentHidden &&
-      sizes.batch * sizes.directions <= kPersistentRows && sizes.steps > kPersistentSteps) {
-    return "long sequence of a layer that cuDNN keeps on the chip";
+  if (is_kept_on_chip(problem)) {
+    return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
+                                     : "layer that cuDNN keeps on the chip";
   }
   plan.route = Route::Recurrence;
   plan.tf32 = false;
@@ -346,14 +243,13 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     return reason;
   }
   if (sizes.tf32_allowed) {
-    const double projection =
-        2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
+    const double projection = 2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
     if (hidden <= kClusterOf16Hidden && projection > kProjectionFlops) {
       return "large projection that upstream may do in TF32";
     }
     plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
-    const double in_time =
-        projection * std::max(1.0, static_cast<double>(kProjectionColumns) / (1.0 * problem.gates() * hidden));
+    const double in_time = projection * std::max(1.0, static_cast<double>(kProjectionColumns) /
+                                                          (1.0 * problem.gates() * hidden));
     if (!plan.tf32 && in_time > kTf32ProjectionFlops) {
       return "large projection that upstream may do in TF32";
     }
@@ -375,12 +271,6 @@ const char* describe_math(Math math) {
 }
 
 }  // namespace
-
-bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
-  const double weights = weights_of(cell, input, hidden);
-  return dtype != Dtype::Float ? static_cast<double>(batch) * weights <= kCellProducts
-                               : is_small_fma_step(batch, weights);
-}
 
 int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
   const Sequence& sequence = problem.sequence;

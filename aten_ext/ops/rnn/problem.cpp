@@ -1,7 +1,7 @@
 // What PyTorch passes (aten/src/ATen/native/cudnn/RNN.cpp): `weight` has, for each layer and then each
-// direction, weight_stride0 tensors, w_ih [gates * H, I], w_hh [gates * H, H] and, if 4, b_ih and b_hh [gates *
-// H]; hx is [layers * directions, batch, H] and contiguous, and so is cx, which an LSTM alone has. Without cx
-// its cell state begins at zero, and none is returned.
+// direction, weight_stride0 tensors, w_ih [gates * H, I], w_hh [gates * H, H] and, if 4, b_ih and b_hh [gates
+// * H]; hx is [layers * directions, batch, H] and contiguous, and so is cx, which an LSTM alone has. Without
+// cx its cell state begins at zero, and none is returned.
 #include "ops/rnn/problem.h"
 
 #include <ATen/Context.h>

@@ -3,15 +3,14 @@
 // W_hh does not change from step to step, and an SM's registers hold 256 KB: H = 512 in fp32 (3 MB) fits into
 // those of 16 SMs, so each block keeps its slice for the whole sequence and reads no weight again. What is
 // left of a step is arithmetic on registers and a handful of values to exchange. Formula: ops/rnn/cells.cuh.
-// Kernels: ops/rnn/cluster_fma.cuh and ops/rnn/cluster_mma.cuh where a block or a cluster has the whole state,
-// ops/rnn/grid.cuh over the whole GPU (fp32 beyond the registers: ops/rnn/fma.cuh), each compiled for the
-// shapes of ops/rnn/cell_shapes.h.
-// Budgets of a step, and what was measured: docs/kernels/rnn.md.
+// Kernels: ops/rnn/cluster_fma.cuh and ops/rnn/cluster_mma.cuh where a block or a cluster has the whole
+// state, ops/rnn/grid.cuh over the whole GPU (fp32 beyond the registers: ops/rnn/fma.cuh), each compiled for
+// the shapes of ops/rnn/cell_shapes.h. Budgets of a step, and what was measured: docs/kernels/rnn.md.
 //
 // Bytes: the projections x are read once, 4 * gates * batch * hidden a step and direction; y is written once.
-// FLOPs: 2 * gates * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a cluster barrier
-// takes 0.24 us, an exchange through distributed shared memory as much, a barrier over 132 blocks through
-// global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a step.
+// FLOPs: 2 * gates * batch * hidden^2 a step and direction. The limit is neither, but latency: on an H200 a
+// cluster barrier takes 0.24 us, an exchange through distributed shared memory as much, a barrier over 132
+// blocks through global memory 0.93; upstream's chain of kernels 4.8 to 6.1 us a step.
 #include "ops/rnn/recurrence.h"
 
 #include "core/math.h"

@@ -158,9 +158,8 @@ bool choose_kernel(const RnnProblem& problem, Recurrence& r) {
   r.shared_vectors = 0;
   r.words = 0;
   r.grid = r.blocks * ceil_div(problem.sequence.batch, int64_t{r.rows}) * problem.directions;
-  return with_sizes(problem.cell, [&](auto sizes) {
-    return choose_kernel_of<CellShapes<decltype(sizes)>>(problem, r);
-  });
+  return with_sizes(problem.cell,
+                    [&](auto sizes) { return choose_kernel_of<CellShapes<decltype(sizes)>>(problem, r); });
 }
 
 }  // namespace aten_ext::cuda

@@ -161,8 +161,9 @@ ATEN_EXT_HOST_DEVICE constexpr int64_t grid_mma_words(int rows, int steps) {
   return static_cast<int64_t>(grid_mma_padded(rows)) / 8 * kGridWarps * steps * kGridMmaWords;
 }
 
-// Tensor cores (grid_mma.cuh): kSteps times 16 columns of a warp, kTiles of eight rows at once. Of the weights
-// that registers have no room for, a thread has kSharedVectors times 16 bytes a gate in shared memory.
+// Tensor cores (grid_mma.cuh): kSteps times 16 columns of a warp, kTiles of eight rows at once. Of the
+// weights that registers have no room for, a thread has kSharedVectors times 16 bytes a gate in shared
+// memory.
 template <int steps, int parts, int items, int tiles, typename Sizes = GruSizes, int shared_vectors = 0>
 struct GridMmaShape {
   static constexpr int kGates = Sizes::kGates;

@@ -247,7 +247,7 @@ def _make_layers(case: Layers, device: str) -> Call:
     import torch
 
     dtype: torch.dtype = getattr(torch, case.dtype)
-    kind: type[torch.nn.RNNBase] = getattr(torch.nn, case.cell)
+    kind = getattr(torch.nn, case.cell)
     layers = kind(
         case.inputs, case.hidden, case.layers,
         bias=case.bias, batch_first=case.batch_first, bidirectional=case.directions == 2,
@@ -264,7 +264,7 @@ def _make_cell(case: Cell, device: str) -> Call:
     import torch
 
     dtype: torch.dtype = getattr(torch, case.dtype)
-    kind: type[torch.nn.RNNCellBase] = getattr(torch.nn, f"{case.cell}Cell")
+    kind = getattr(torch.nn, f"{case.cell}Cell")
     cell = kind(case.inputs, case.hidden).to(device, dtype).requires_grad_(False)
     x = torch.randn(case.batch, case.inputs, device=device).to(dtype)
     h = torch.randn(case.batch, case.hidden, device=device).to(dtype)

@@ -1,4 +1,4 @@
-"""What the tests of the recurrent layers share: arguments of a layer, its rule's answer, and how a result is judged."""
+"""What tests of the recurrent layers share: arguments of a layer, its rule's answer, how to judge results."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def new_module(mode: int, inputs: int, hidden: int, layers: int = 1, **options: 
         return torch.nn.GRU(inputs, hidden, layers, **options)
     if mode == LSTM:
         return torch.nn.LSTM(inputs, hidden, layers, **options)
-    return torch.nn.RNN(
-        inputs, hidden, layers, nonlinearity="tanh" if mode == TANH else "relu", **options
-    )
+    return torch.nn.RNN(inputs, hidden, layers, nonlinearity="tanh" if mode == TANH else "relu", **options)
 
 
 def states(result: Any) -> list[torch.Tensor]:

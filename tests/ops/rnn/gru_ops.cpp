@@ -1,5 +1,6 @@
-// What the tests of the recurrent layers ask of their parts, beside the operators: the policy, the recurrence of one layer
-// with a kernel of their choice, layers in chunks of their choice, and the stand-in for cuBLASLt.
+// What the tests of the recurrent layers ask of their parts, beside the operators: the policy, the recurrence
+// of one layer with a kernel of their choice, layers in chunks of their choice, and the stand-in for
+// cuBLASLt.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -63,17 +64,18 @@ RecurrenceParams params(int64_t cell, at::ScalarType dtype, int64_t steps, int64
   p.plan.exchange = static_cast<Exchange>(kernel[1]);
   p.plan.blocks = static_cast<int>(kernel[2]);
   p.plan.rows = static_cast<int>(kernel[3]);
-  TORCH_CHECK(choose_kernel(problem_of(cell, p.dtype, false, steps, batch, hidden, hidden, directions), p.plan),
-              "no such kernel");
+  TORCH_CHECK(
+      choose_kernel(problem_of(cell, p.dtype, false, steps, batch, hidden, hidden, directions), p.plan),
+      "no such kernel");
   return p;
 }
 
-// gates [D, T, B, gates * H] of float, w_hh [D, gates * H, H], biases [D, gates * H] or none, h0 and c0 [D, B,
-// H] -> y [T, B, D * H], hy and cy [D, B, H]
-std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrence(int64_t cell, const at::Tensor& gates, const at::Tensor& w_hh,
-                                              const std::optional<at::Tensor>& b_ih,
-                                              const std::optional<at::Tensor>& b_hh, const at::Tensor& h0,
-                                              const std::optional<at::Tensor>& c0, at::IntArrayRef kernel) {
+// gates [D, T, B, gates * H] of float, w_hh [D, gates * H, H], biases [D, gates * H] or none, h0 and c0 [D,
+// B, H] -> y [T, B, D * H], hy and cy [D, B, H]
+std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrence(
+    int64_t cell, const at::Tensor& gates, const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
+    const std::optional<at::Tensor>& b_hh, const at::Tensor& h0, const std::optional<at::Tensor>& c0,
+    at::IntArrayRef kernel) {
   const int64_t directions = gates.size(0);
   const int64_t steps = gates.size(1);
   const int64_t batch = gates.size(2);
@@ -118,8 +120,9 @@ std::tuple<std::string, at::Tensor, at::Tensor, at::Tensor> in_chunks(
     const at::Tensor& input, at::TensorList weight, const at::Tensor& hx, const std::optional<at::Tensor>& cx,
     int64_t cell, int64_t hidden, int64_t layers, bool batch_first, bool bidirectional, int64_t steps) {
   const std::optional<at::Tensor> none;
-  const args::_cudnn_rnn arguments{input, weight, 4,           none, hx,    cx,            cell, hidden,
-                                   0,     layers, batch_first, 0.0,  false, bidirectional, {},   none};
+  const args::_cudnn_rnn arguments{input, weight,        4,  none,   hx,          cx,
+                                   cell,  hidden,        0,  layers, batch_first, 0.0,
+                                   false, bidirectional, {}, none};
   const auto choice = choose(arguments);
   TORCH_CHECK(choice.reason() == nullptr, "declined: ", choice.reason());
   RnnPlan plan = choice.plan();

@@ -1,4 +1,4 @@
-"""What the tests of the recurrent layers' CUDA kernels on the CPU share: the kernels, compiled, and their tolerances."""
+"""What the tests of the recurrent CUDA kernels on the CPU share: the kernels, compiled, and tolerances."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRAINING = [
 
 
 def load() -> Any:
-    """All kernels of the recurrent layers as operators, and what gru_ops.cpp adds to them, which is returned."""
+    """All kernels of the family as operators, and what gru_ops.cpp adds to them, which is returned."""
     library.load(
         "cudnn_rnn",
         "ops/rnn/cudnn_rnn.cpp",
@@ -49,6 +49,7 @@ def load() -> Any:
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
         *TRAINING,
+        "ops/rnn/step_policy.cpp",
         "ops/rnn/recurrence_shape.cpp",
         *(
             f"ops/rnn/{cell}_{part}.cu"

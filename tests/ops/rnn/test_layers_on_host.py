@@ -225,7 +225,9 @@ def test_few_steps(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", [LSTM, TANH, RELU], ids=["lstm", "tanh", "relu"])
-@pytest.mark.parametrize(("steps", "batch", "inputs", "hidden"), [(1, 1, 5, 7), (2, 17, 9, 33), (4, 3, 24, 64), (7, 3, 6, 40)])
+@pytest.mark.parametrize(
+    ("steps", "batch", "inputs", "hidden"), [(1, 1, 5, 7), (2, 17, 9, 33), (4, 3, 24, 64), (7, 3, 6, 40)]
+)
 def test_other_cells(
     ops: Any, tf32: None, mode: int, dtype: torch.dtype, steps: int, batch: int, inputs: int, hidden: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""lstm_cell, rnn_tanh_cell and rnn_relu_cell, one step with its products: rules, kernels on the CPU, parity."""
+"""lstm_cell, rnn_tanh_cell, rnn_relu_cell, a step with its products: rules, kernels on the CPU, parity."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ def test_cell_declines(op: str, reason: str, changes: dict[str, Any]) -> None:
 
 def test_states_of_an_lstm() -> None:
     state = meta(2, 8)
-    assert ask_cell("lstm_cell", hx=[state]) == ask_cell("lstm_cell", hx=[state] * 3) == "state that is not a pair"
+    assert (
+        ask_cell("lstm_cell", hx=[state])
+        == ask_cell("lstm_cell", hx=[state] * 3)
+        == "state that is not a pair"
+    )
     assert ask_cell("lstm_cell", hx=[state, meta(3, 8)]) == "weights that do not fit"
     assert ask_cell("lstm_cell", hx=[state, meta(8)]) == "weights that do not fit"
     assert ask_cell("lstm_cell", hx=[state, meta(2, 8, dtype=torch.half)]) == "more than one dtype"
@@ -113,7 +117,8 @@ def order(ops: Any, request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-    ("batch", "inputs", "hidden"), [(1, 1, 1), (2, 5, 7), (8, 32, 16), (5, 300, 64), (1, 40, 520), (40, 130, 33)]
+    ("batch", "inputs", "hidden"),
+    [(1, 1, 1), (2, 5, 7), (8, 32, 16), (5, 300, 64), (1, 40, 520), (40, 130, 33)],
 )
 def test_cell_on_host(
     order: None, op: str, dtype: torch.dtype, bias: bool, batch: int, inputs: int, hidden: int

@@ -1,4 +1,4 @@
-"""GRU layers on a GPU: no further from float64 than upstream's, and the same bits every time.
+"""Recurrent layers on a GPU: no further from float64 than upstream's, and the same bits every time.
 
 What the kernels compute is also tested on the CPU (test_recurrence_on_host.py and
 test_layers_on_host.py).
@@ -14,7 +14,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import aten_ext
-from ops.rnn.cases import DTYPES, FLOOR, ask_layer, assert_ran, no_less_accurate, tf32_allowed
+from ops.rnn.cases import (
+    CELLS,
+    DTYPES,
+    FLOOR,
+    GRU,
+    LSTM,
+    RELU,
+    TANH,
+    ask_layer,
+    assert_ran,
+    new_module,
+    no_less_accurate,
+    states,
+    tf32_allowed,
+)
 
 
 def compare_layers(
@@ -30,23 +44,29 @@ def compare_layers(
     batch_first: bool = False,
     given_state: bool = True,
     seed: int = 0,
+    mode: int = GRU,
 ) -> None:
     torch.manual_seed(seed)
-    gru = torch.nn.GRU(
-        inputs, hidden, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
+    module = new_module(
+        mode, inputs, hidden, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional
     )
-    gru = gru.to("cuda", dtype).eval()
+    module = module.to("cuda", dtype).eval()
     x = torch.randn((batch, steps, inputs) if batch_first else (steps, batch, inputs), device="cuda").to(
         dtype
     )
-    state = None
+    state: Any = None
+    double: Any = None
     if given_state:
-        state = torch.randn(layers * (2 if bidirectional else 1), batch, hidden, device="cuda").to(dtype)
+        shape = (layers * (2 if bidirectional else 1), batch, hidden)
+        state = tuple(torch.randn(shape, device="cuda").to(dtype) for _ in range(1 + (mode == LSTM)))
+        double = tuple(s.double() for s in state)
+        if mode != LSTM:
+            state, double = state[0], double[0]
     with torch.no_grad():
         with aten_ext.disabled():
-            theirs = gru(x, state)
+            theirs = states(module(x, state))
         aten_ext.reset_counts()
-        ours = gru(x, state)
+        ours = states(module(x, state))
         reason = ask_layer(
             steps=steps,
             batch=batch,
@@ -57,12 +77,13 @@ def compare_layers(
             bias=bias,
             batch_first=batch_first,
             dtype=dtype,
+            mode=mode,
         )
         if reason:  # what the policy leaves to upstream
             assert dict(aten_ext.counts("CUDA")["_cudnn_rnn"].declined) == {reason: 1}
             return
         assert_ran("_cudnn_rnn")
-        exact = gru.double()(x.double(), None if state is None else state.double())
+        exact = states(module.double()(x.double(), double))
     for mine, upstreams, truth in zip(ours, theirs, exact, strict=True):
         no_less_accurate(mine, upstreams, truth, FLOOR[dtype])
 
@@ -84,6 +105,7 @@ def compare_layers(
     given_state=st.booleans(),
     allow_tf32=st.booleans(),
     seed=st.integers(0, 2**16),
+    mode=st.sampled_from([GRU, LSTM, LSTM, TANH, RELU]),
 )
 def test_layers_match_upstream(allow_tf32: bool, **case: Any) -> None:
     with tf32_allowed(allow_tf32):
@@ -135,6 +157,54 @@ def test_sizes_of_the_benchmark(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+@pytest.mark.parametrize("allow_tf32", [False, True], ids=["fp32", "tf32"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("steps", "batch", "inputs", "hidden", "bidirectional"),
+    [
+        (1, 1, 256, 512, False),
+        (1, 16, 512, 512, False),
+        (1, 32, 64, 160, False),
+        (3, 24, 512, 512, True),
+        (30, 3, 64, 96, True),
+        (30, 3, 64, 128, True),
+        (30, 70, 64, 128, False),
+        (30, 40, 64, 256, True),
+        (20, 3, 64, 384, False),
+        (20, 40, 64, 512, True),
+        (20, 100, 64, 512, False),
+        (20, 20, 64, 640, False),
+        (12, 20, 64, 800, True),
+        (12, 20, 64, 1024, False),
+        (12, 1, 64, 1024, False),
+        (12, 12, 64, 1500, False),
+        (12, 1, 64, 2048, False),
+    ],
+)
+def test_every_kernel_of_every_cell(
+    mode: int,
+    allow_tf32: bool,
+    dtype: torch.dtype,
+    steps: int,
+    batch: int,
+    inputs: int,
+    hidden: int,
+    bidirectional: bool,
+) -> None:
+    with tf32_allowed(allow_tf32):
+        compare_layers(
+            dtype,
+            steps=steps,
+            batch=batch,
+            inputs=inputs,
+            hidden=hidden,
+            bidirectional=bidirectional,
+            mode=mode,
+        )
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("allow_tf32", [False, True], ids=["fp32", "tf32"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("place", ["in order", "second first", "between vectors", "the same", "far"])
@@ -176,9 +246,10 @@ def test_weights_of_both_directions_lie_anywhere(allow_tf32: bool, dtype: torch.
 
 
 @pytest.mark.gpu
-def test_same_bits_every_time() -> None:
-    gru = torch.nn.GRU(64, 700, bidirectional=True).to("cuda", torch.bfloat16).eval()
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+def test_same_bits_every_time(mode: int) -> None:
+    module = new_module(mode, 64, 700, bidirectional=True).to("cuda", torch.bfloat16).eval()
     x = torch.randn(30, 12, 64, device="cuda").bfloat16()
     with torch.no_grad():
-        first = gru(x)[0]
-        assert all(torch.equal(gru(x)[0], first) for _ in range(20))
+        first = module(x)[0]
+        assert all(torch.equal(module(x)[0], first) for _ in range(20))

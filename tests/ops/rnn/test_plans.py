@@ -1,4 +1,4 @@
-"""Every plan of the recurrent layers on every GPU: what is chosen would launch, and nothing divides by zero."""
+"""Every plan of the recurrent layers on every GPU: what is chosen would launch, nothing divides by zero."""
 
 from __future__ import annotations
 

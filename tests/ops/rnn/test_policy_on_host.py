@@ -10,7 +10,7 @@ import torch
 
 from device_on_host import library
 from gpus import GPUS, Gpu, pretended
-from ops.rnn.cases import GRU
+from ops.rnn.cases import GRU, LSTM, RELU, TANH
 from ops.rnn.on_host_cases import BLOCK, CLUSTER, FMA, GRID, MMA, TF32, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -64,6 +64,7 @@ def plan(
 
 NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for the hidden size"
 LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer"
+KEPT = "layer that cuDNN keeps on the chip"
 PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
 
 
@@ -269,3 +270,123 @@ def test_tf32_products(
     """fp32 means fp32 unless cuDNN may use TF32; and a small product is not worth it."""
     reason, _, tf32 = ops.plan(sixteen, allowed, steps, batch, inputs, hidden, 1, GRU)
     assert (reason, tf32) == ("", expected)
+
+
+STEP = ("step", 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # Where a block, a cluster and the whole GPU end: an LSTM has a third more weights than a GRU.
+        ({"hidden": 64}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 97}, ("recurrence", FMA, CLUSTER, 2, 1)),
+        ({"hidden": 128}, ("recurrence", FMA, CLUSTER, 2, 1)),
+        ({"hidden": 129}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"hidden": 384}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"hidden": 385}, ("recurrence", FMA, GRID, 49, 1)),
+        ({"hidden": 512, "batch": 3}, ("recurrence", FMA, GRID, 64, 2)),
+        ({"hidden": 1024}, ("recurrence", FMA, GRID, 128, 1)),
+        ({"hidden": 1025}, ("recurrence", FMA, GRID, 129, 1)),
+        ({"hidden": 528, "directions": 2}, ("recurrence", FMA, GRID, 66, 1)),
+        ({"hidden": 529, "directions": 2}, (NO_KERNEL,)),
+        ({"sixteen": True, "hidden": 512, "batch": 8}, ("recurrence", MMA, CLUSTER, 16, 2)),
+        ({"sixteen": True, "hidden": 512, "batch": 56}, ("recurrence", MMA, CLUSTER, 16, 8)),
+        ({"sixteen": True, "hidden": 512, "batch": 57}, ("recurrence", MMA, GRID, 32, 15)),
+        ({"sixteen": True, "hidden": 512, "batch": 128}, ("recurrence", MMA, GRID, 32, 32)),
+        ({"sixteen": True, "hidden": 512, "batch": 129}, (LARGE_BATCH,)),
+        ({"sixteen": True, "hidden": 513, "batch": 8}, ("recurrence", MMA, GRID, 33, 2)),
+        ({"sixteen": True, "hidden": 2048, "batch": 16}, ("recurrence", MMA, GRID, 128, 16)),
+        ({"sixteen": True, "hidden": 2048, "batch": 17}, (LARGE_BATCH,)),
+        ({"sixteen": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"sixteen": True, "batch": 16}, ("recurrence", MMA, CLUSTER, 8, 2)),
+        # TF32 where cuDNN was seen to use it.
+        ({"tf32": True, "batch": 16}, ("recurrence", FMA, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 17}, ("recurrence", TF32, CLUSTER, 8, 2)),
+        ({"tf32": True, "batch": 64, "hidden": 192}, ("recurrence", FMA, CLUSTER, 8, 5)),
+        ({"tf32": True, "batch": 2, "hidden": 448}, ("recurrence", FMA, GRID, 56, 1)),
+        ({"tf32": True, "batch": 3, "hidden": 448}, ("recurrence", TF32, GRID, 28, 1)),
+        ({"tf32": True, "batch": 16, "hidden": 444}, ("recurrence", FMA, GRID, 56, 8)),
+        ({"tf32": True, "batch": 32, "hidden": 800, "directions": 2}, ("recurrence", TF32, GRID, 50, 32)),
+        ({"tf32": True, "batch": 32, "hidden": 1024}, ("recurrence", TF32, GRID, 64, 16)),
+        ({"tf32": True, "batch": 33, "hidden": 1024}, (NO_KERNEL,)),
+        ({"tf32": True, "batch": 1, "hidden": 800, "directions": 2}, (NO_KERNEL,)),
+        ({"tf32": True, "batch": 2, "hidden": 800, "directions": 2}, ("recurrence", TF32, GRID, 50, 2)),
+        # What cuDNN keeps on the chip too.
+        ({"hidden": 56}, (KEPT,)),
+        ({"hidden": 57}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 64, "batch": 33}, (KEPT,)),
+        ({"hidden": 64, "batch": 32}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 64, "batch": 9, "steps": 65}, (KEPT,)),
+        ({"hidden": 64, "batch": 8, "steps": 65}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "steps": 65}, (KEPT,)),
+        ({"hidden": 96, "steps": 64}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 112, "steps": 65}, (KEPT,)),
+        ({"hidden": 113, "steps": 65}, ("recurrence", FMA, CLUSTER, 2, 1)),
+        ({"sixteen": True, "hidden": 56}, (KEPT,)),
+        ({"sixteen": True, "hidden": 56, "batch": 8}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"sixteen": True, "hidden": 1024, "batch": 16}, (KEPT,)),
+        ({"sixteen": True, "hidden": 1024, "batch": 16, "inputs": 64}, ("recurrence", MMA, GRID, 64, 8)),
+        ({"sixteen": True, "hidden": 1024, "batch": 24}, ("recurrence", MMA, GRID, 64, 12)),
+        # A few steps.
+        ({"steps": 1, "batch": 4}, STEP),
+        ({"steps": 1, "batch": 5}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 8, "hidden": 192}, STEP),
+        ({"steps": 1, "batch": 9, "hidden": 192}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"steps": 1, "batch": 17, "tf32": True}, STEP),
+        ({"steps": 1, "batch": 5, "tf32": True, "hidden": 512}, STEP),
+        ({"steps": 1, "batch": 64, "tf32": True, "hidden": 512, "inputs": 512}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 17, "tf32": True, "hidden": 1024, "inputs": 1024}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 16, "tf32": True, "hidden": 1024, "inputs": 1024}, STEP),
+        ({"steps": 4, "batch": 32, "tf32": True, "hidden": 512}, STEP),
+        ({"steps": 4, "batch": 33, "tf32": True, "hidden": 512}, (FEW_STEPS,)),
+        ({"steps": 1, "batch": 64, "sixteen": True, "hidden": 512, "inputs": 512}, STEP),
+        ({"steps": 1, "batch": 65, "sixteen": True, "hidden": 512, "inputs": 512}, (LARGE_STEP,)),
+        ({"steps": 3, "batch": 32, "sixteen": True, "hidden": 512, "inputs": 512}, STEP),
+        (
+            {"steps": 3, "batch": 33, "sixteen": True, "hidden": 512, "inputs": 512},
+            ("recurrence", MMA, CLUSTER, 16, 5),
+        ),
+        # Other GPUs.
+        ({"device": "A100", "hidden": 128}, ("recurrence", FMA, GRID, 16, 1)),
+        ({"device": "no clusters of 16", "hidden": 384}, ("recurrence", FMA, GRID, 48, 1)),
+        ({"device": "a small one", "hidden": 161}, (NO_KERNEL,)),
+        ({"device": "a small one", "hidden": 320, "sixteen": True}, ("recurrence", MMA, GRID, 20, 1)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_policy_of_an_lstm(ops: Any, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    assert plan(ops, mode=LSTM, **changes) == expected
+
+
+@pytest.mark.parametrize("mode", [TANH, RELU], ids=["tanh", "relu"])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"hidden": 64}, (KEPT,)),
+        ({"hidden": 96}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 96, "batch": 9, "steps": 65}, (KEPT,)),
+        ({"hidden": 128, "batch": 32, "steps": 65}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 128, "batch": 33, "steps": 65}, (KEPT,)),
+        ({"hidden": 192, "batch": 16}, ("recurrence", FMA, CLUSTER, 8, 2)),
+        ({"hidden": 192, "batch": 17}, (KEPT,)),
+        ({"sixteen": True, "batch": 136}, (KEPT,)),
+        ({"sixteen": True, "batch": 128}, ("recurrence", MMA, CLUSTER, 4, 4)),
+        ({"hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"hidden": 1056, "directions": 2, "steps": 9}, (FEW_STEPS,)),
+        ({"sixteen": True, "hidden": 640}, ("recurrence", MMA, CLUSTER, 16, 1)),
+        ({"tf32": True, "hidden": 384, "batch": 64}, ("recurrence", FMA, CLUSTER, 16, 10)),
+        ({"tf32": True, "hidden": 388, "batch": 17}, ("recurrence", TF32, GRID, 25, 4)),
+        ({"tf32": True, "hidden": 388, "batch": 16}, ("recurrence", FMA, CLUSTER, 16, 3)),
+        ({"tf32": True, "hidden": 1024, "batch": 64}, ("recurrence", TF32, GRID, 64, 32)),
+        ({"steps": 1, "batch": 8}, STEP),
+        ({"steps": 1, "batch": 9}, ("recurrence", FMA, CLUSTER, 8, 1)),
+        ({"steps": 1, "batch": 9, "hidden": 192}, (LARGE_STEP,)),
+        ({"steps": 3, "batch": 4, "hidden": 1024, "inputs": 1024}, STEP),
+        ({"steps": 3, "batch": 5, "hidden": 1024, "inputs": 1024}, (FEW_STEPS,)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_policy_of_an_rnn(ops: Any, mode: int, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    assert plan(ops, mode=mode, **changes) == expected

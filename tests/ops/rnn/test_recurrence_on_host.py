@@ -344,7 +344,9 @@ def test_other_cells_beyond_registers(ops: Any, mode: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [LSTM, TANH, RELU])
-@pytest.mark.parametrize(("math", "exchange", "blocks"), [(FMA, CLUSTER, 2), (MMA, BLOCK, 1), (TF32, GRID, 8)])
+@pytest.mark.parametrize(
+    ("math", "exchange", "blocks"), [(FMA, CLUSTER, 2), (MMA, BLOCK, 1), (TF32, GRID, 8)]
+)
 def test_other_cells_in_any_order_of_threads(
     ops: Any, order: None, mode: int, math: int, exchange: int, blocks: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""When a recurrent layer (_cudnn_rnn) runs fused: every reason to decline, both sides of the policy's edges."""
+"""When a recurrent layer (_cudnn_rnn) runs fused: each reason to decline, both sides of a policy's edges."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_the_cell_state_is_an_lstms(mode: int) -> None:
 
 @pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 def test_each_cell_has_its_own_number_of_gates(mode: int) -> None:
-    fitting = [other for other in (RELU, LSTM, GRU) if ask_layer(mode=mode, weight=weights(6, 8, mode=other)) == ""]
+    fitting = [
+        other for other in (RELU, LSTM, GRU) if ask_layer(mode=mode, weight=weights(6, 8, mode=other)) == ""
+    ]
     assert fitting == [RELU if mode == TANH else mode]
     buffer, views = flattened(weights(6, 8, layers=2, mode=mode))
     assert ask_layer(mode=mode, layers=2, weight=views, weight_buf=buffer) == ""

@@ -8,29 +8,48 @@ import pytest
 import torch
 
 import aten_ext
-from ops.rnn.cases import DTYPES, GRU, assert_ran, documented, flattened, tf32_allowed, weights
+from ops.rnn.cases import (
+    CELLS,
+    DTYPES,
+    GRU,
+    LSTM,
+    assert_ran,
+    documented,
+    flattened,
+    new_module,
+    tf32_allowed,
+    weights,
+)
 
 STALE = "weights that are not those of weight_buf"
 HIDDEN, INPUTS = 130, 33
 
 
-def new_weights(dtype: torch.dtype, layers: int, bidirectional: bool, bias: bool) -> list[torch.Tensor]:
+def new_weights(
+    dtype: torch.dtype, layers: int, bidirectional: bool, bias: bool, mode: int = GRU
+) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    module = torch.nn.GRU(INPUTS, HIDDEN, layers, bias=bias, bidirectional=bidirectional)
+    module = new_module(mode, INPUTS, HIDDEN, layers, bias=bias, bidirectional=bidirectional)
     return [w.detach().to("cuda", dtype) for w in module._flat_weights]
 
 
 def call(
-    listed: list[torch.Tensor], buffer: torch.Tensor | None, layers: int, bidirectional: bool, bias: bool
+    listed: list[torch.Tensor],
+    buffer: torch.Tensor | None,
+    layers: int,
+    bidirectional: bool,
+    bias: bool,
+    mode: int = GRU,
 ) -> tuple[torch.Tensor, ...]:
     torch.manual_seed(1)
     dtype = listed[0].dtype
     x = torch.randn(6, 3, INPUTS, device="cuda").to(dtype)
     h = torch.randn(layers * (2 if bidirectional else 1), 3, HIDDEN, device="cuda").to(dtype)
-    options = (GRU, HIDDEN, 0, layers, False, 0.0, False, bidirectional, [], None)
+    c = torch.randn_like(h) if mode == LSTM else None
+    options = (mode, HIDDEN, 0, layers, False, 0.0, False, bidirectional, [], None)
     with torch.no_grad():
         result: tuple[torch.Tensor, ...] = torch._cudnn_rnn(
-            x, listed, 4 if bias else 2, buffer, h, None, *options
+            x, listed, 4 if bias else 2, buffer, h, c, *options
         )
     return result
 
@@ -49,37 +68,42 @@ STACKS = pytest.mark.parametrize(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @STACKS
 def test_cudnns_order_is_as_predicted(
-    dtype: torch.dtype, layers: int, bidirectional: bool, bias: bool
+    dtype: torch.dtype, layers: int, bidirectional: bool, bias: bool, mode: int
 ) -> None:
-    listed = new_weights(dtype, layers, bidirectional, bias)
+    listed = new_weights(dtype, layers, bidirectional, bias, mode)
     buffer = torch._cudnn_rnn_flatten_weight(
-        listed, 4 if bias else 2, INPUTS, GRU, HIDDEN, 0, layers, False, bidirectional
+        listed, 4 if bias else 2, INPUTS, mode, HIDDEN, 0, layers, False, bidirectional
     )
     directions = 2 if bidirectional else 1
-    predicted, views = flattened(weights(INPUTS, HIDDEN, layers, directions, bias), bias=bias)
+    predicted, views = flattened(weights(INPUTS, HIDDEN, layers, directions, bias, mode), bias=bias)
     assert buffer.numel() == predicted.numel()
     assert [w.storage_offset() for w in listed] == [view.storage_offset() for view in views]
-    result = call(listed, buffer, layers, bidirectional, bias)
+    aten_ext.reset_counts()
+    result = call(listed, buffer, layers, bidirectional, bias, mode)
     assert_ran("_cudnn_rnn")
     assert result[4].data_ptr() == buffer.data_ptr()
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @STACKS
 def test_what_is_packed_is_upstreams(
-    dtype: torch.dtype, layers: int, bidirectional: bool, bias: bool
+    dtype: torch.dtype, layers: int, bidirectional: bool, bias: bool, mode: int
 ) -> None:
-    case: Any = (new_weights(dtype, layers, bidirectional, bias), None, layers, bidirectional, bias)
+    listed = new_weights(dtype, layers, bidirectional, bias, mode)
+    case: Any = (listed, None, layers, bidirectional, bias, mode)
     with aten_ext.disabled():
         theirs = call(*case)
     aten_ext.reset_counts()
     ours = call(*case)
     assert_ran("_cudnn_rnn")
     assert torch.equal(ours[4], theirs[4])
+    assert [t.shape for t in ours[:3]] == [t.shape for t in theirs[:3]], "cy of others than an LSTM is empty"
 
 
 @pytest.mark.gpu

@@ -14,6 +14,8 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kRows = 8;  // that share the read of a weight
+constexpr int kAhead =
+    16;  // loads of a thread that are on their way: few warps have to hide the memory's latency
 
 // ---- gates: a warp has a column of the result, its lanes share the sum -------------------------------
 
@@ -38,7 +40,7 @@ __device__ __forceinline__ void add_dots(float (&sum)[kRows], const T* rows, con
 }
 
 // gridDim: columns, rows, items.
-template <typename T, int kCount>
+template <typename T>
 __global__ __launch_bounds__(kThreads) void gate_products_kernel(const __grid_constant__ GateProducts p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t column = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -53,8 +55,13 @@ __global__ __launch_bounds__(kThreads) void gate_products_kernel(const __grid_co
   for (int i = 0; i < 2; ++i) {
     if (item.rows[i] != nullptr) {
       const int64_t k = item.k[i];
-      add_dots<T, kCount>(sum, static_cast<const T*>(item.rows[i]) + first * k,
-                          static_cast<const T*>(item.w[i]) + column * k, k, count, lane);
+      const T* const rows = static_cast<const T*>(item.rows[i]) + first * k;
+      const T* const w = static_cast<const T*>(item.w[i]) + column * k;
+      if (item.fours[i]) {
+        add_dots<T, kMostUnits>(sum, rows, w, k, count, lane);
+      } else {
+        add_dots<T, 1>(sum, rows, w, k, count, lane);
+      }
     }
   }
 #pragma unroll
@@ -102,7 +109,7 @@ __global__ __launch_bounds__(kColumns) void weight_gradients_kernel(
     }
     __syncthreads();
     if (column < item.columns) {
-#pragma unroll 4
+#pragma unroll kAhead
       for (int row = 0; row < count; ++row) {
         const float value = to_op(x[(first + row) * item.columns + column]);
 #pragma unroll
@@ -132,13 +139,16 @@ __global__ __launch_bounds__(kColumns) void weight_gradients_kernel(
 
 // ---- input: a lane has a column of 8 rows, the warps share the sum -------------------------------------
 
+constexpr int kInputWarps = 16;
+constexpr int kInputThreads = kInputWarps * 32;
 constexpr int kGatesAtOnce = 512;  // of d, in shared memory
 
 // gridDim: columns, rows, items.
 template <typename T>
-__global__ __launch_bounds__(kThreads) void input_gradients_kernel(const __grid_constant__ InputGradients p) {
+__global__ __launch_bounds__(kInputThreads) void input_gradients_kernel(
+    const __grid_constant__ InputGradients p) {
   __shared__ float tile[kGatesAtOnce][kRows];
-  __shared__ float parts[kWarps][kRows][32];
+  __shared__ float parts[kInputWarps][kRows][32];
   const InputGradient& item = p.item[blockIdx.z];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -160,14 +170,14 @@ __global__ __launch_bounds__(kThreads) void input_gradients_kernel(const __grid_
     for (int64_t first = 0; first < p.gates; first += kGatesAtOnce) {
       const int count = static_cast<int>(min(int64_t{kGatesAtOnce}, p.gates - first));
       __syncthreads();
-      for (int at = thread; at < count * kRows; at += kThreads) {
-        const int row = at / count;
-        tile[at % count][row] = row < rows ? to_op(d[row * p.gates + first + at % count]) : 0.0f;
+      for (int at = thread; at < count * kRows; at += kInputThreads) {
+        const int row = at % kRows;
+        tile[at / kRows][row] = row < rows ? to_op(d[row * p.gates + first + at / kRows]) : 0.0f;
       }
       __syncthreads();
       if (column < item.columns) {
-#pragma unroll 8
-        for (int gate = warp; gate < count; gate += kWarps) {
+#pragma unroll kAhead
+        for (int gate = warp; gate < count; gate += kInputWarps) {
           const float weight = to_op(w[(first + gate) * item.columns + column]);
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
@@ -187,13 +197,13 @@ __global__ __launch_bounds__(kThreads) void input_gradients_kernel(const __grid_
     const int64_t at = (first_row + row) * item.columns + column;
     float total = item.added != nullptr ? item.added[at] : 0.0f;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
+    for (int i = 0; i < kInputWarps; ++i) {
       total += parts[i][row][lane];
     }
     static_cast<T*>(item.to)[at] = from_op<T>(total);
   }
 }
-static_assert(kWarps == kRows, "a warp finishes a row");
+static_assert(kInputWarps >= kRows, "a warp finishes a row");
 
 unsigned blocks(int64_t count, int64_t of_block) {
   return static_cast<unsigned>(ceil_div(count, of_block));
@@ -201,22 +211,21 @@ unsigned blocks(int64_t count, int64_t of_block) {
 
 }  // namespace
 
-cudaError_t launch_gate_products(const GateProducts& p, cudaStream_t stream) {
+cudaError_t launch_gate_products(const GateProducts& params, cudaStream_t stream) {
+  GateProducts p = params;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks(p.m, kWarps), blocks(p.n, kRows), static_cast<unsigned>(p.count));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
   return with_dtype(p.dtype, [&](auto t) {
     using T = decltype(t);
-    bool fours = true;
     for (int i = 0; i < p.count; ++i) {
+      GateProduct& item = p.item[i];
       for (int j = 0; j < 2; ++j) {
-        fours = fours && lies_in_fours(bits_of(p.item[i].rows[j]) | bits_of(p.item[i].w[j]), p.item[i].k[j],
-                                       sizeof(T));
+        item.fours[j] = lies_in_fours(bits_of(item.rows[j]) | bits_of(item.w[j]), item.k[j], sizeof(T));
       }
     }
-    return fours ? cudaLaunchKernelEx(&config, gate_products_kernel<T, kMostUnits>, p)
-                 : cudaLaunchKernelEx(&config, gate_products_kernel<T, 1>, p);
+    return cudaLaunchKernelEx(&config, gate_products_kernel<T>, p);
   });
 }
 
@@ -241,7 +250,7 @@ cudaError_t launch_input_gradients(const InputGradients& p, cudaStream_t stream)
   }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks(columns, 32), blocks(p.n, kRows), static_cast<unsigned>(p.count));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(kInputThreads);
   config.stream = stream;
   return with_dtype(
       p.dtype, [&](auto t) { return cudaLaunchKernelEx(&config, input_gradients_kernel<decltype(t)>, p); });

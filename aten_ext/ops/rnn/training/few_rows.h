@@ -20,6 +20,7 @@ struct GateProduct {
   const void* w[2];     // [m, k]
   int64_t k[2];
   float* to;
+  bool fours[2];  // filled in by the launch: whether columns may be read by fours
 };
 struct GateProducts {
   GateProduct item[kFewRowsItems];

@@ -26,9 +26,14 @@ constexpr int64_t kFewPartBytes = int64_t{8} << 20;
 constexpr int64_t kTf32BeyondHidden = 192;
 constexpr int64_t kTf32Batch = 4;
 constexpr int64_t kTf32Multiple = 4;
-// Rows, and multiply-adds of the gates, that library products are slower for.
+// Rows, multiply-adds of the gates, and weights (fp32, 16 bits) that library products are slower for.
 constexpr int64_t kFewRows = 64;
 constexpr double kFewProducts = 12e6;
+constexpr double kFewWeights[2] = {1.3e6, 0.5e6};
+// cuDNN has backwards that keep a layer on the chip: fp32 and fp16, up to H = 128, for the plain RNN 256. Up
+// to so many steps of more than few rows they are faster: of fp32 up to half the hidden size.
+constexpr int64_t kOnChipHidden = 128;
+constexpr int64_t kOnChipSteps = 4;
 // A product and a launch for each step are faster than upstream from so many rows on, whatever the size.
 constexpr int64_t kManyRows = 512;
 
@@ -37,6 +42,21 @@ constexpr int64_t kManyRows = 512;
 bool may_tf32(const RnnProblem& problem) {
   return problem.dtype == Dtype::Float && problem.tf32_allowed && problem.hidden % kTf32Multiple == 0 &&
          problem.sequence.features % kTf32Multiple == 0;
+}
+
+bool is_few_rows(const RnnProblem& problem) {
+  const int64_t rows = problem.sequence.steps * problem.sequence.batch;
+  const double weights = static_cast<double>(problem.gates() * problem.hidden) *
+                         static_cast<double>(problem.input() + problem.hidden);
+  return rows <= kFewRows && weights <= kFewWeights[problem.is_16_bits()] &&
+         static_cast<double>(rows) * weights <= kFewProducts;
+}
+
+// Whether cuDNN keeps a few steps of the layer on the chip.
+bool is_on_chip(const RnnProblem& problem) {
+  const bool one_gate = problem.gates() == 1;
+  const int64_t most = kOnChipHidden * (one_gate ? 2 : 1) / (problem.dtype == Dtype::Float ? 2 : 1);
+  return problem.dtype != Dtype::BFloat16 && problem.hidden <= most && problem.sequence.steps <= kOnChipSteps;
 }
 
 // Pieces of `steps` of at most so many bytes, all about as long.
@@ -67,10 +87,7 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   plan.problem = problem;
   plan.wanted = wanted;
   const Sequence& sequence = problem.sequence;
-  const int64_t rows = sequence.steps * sequence.batch;
-  plan.few_rows = rows <= kFewRows && static_cast<double>(rows * problem.gates() * problem.hidden) *
-                                              static_cast<double>(problem.input() + problem.hidden) <=
-                                          kFewProducts;
+  plan.few_rows = is_few_rows(problem);
   plan.tf32_results = may_tf32(problem) && sequence.batch > 1;
   plan.tf32 = may_tf32(problem) && problem.hidden > kTf32BeyondHidden && sequence.batch >= kTf32Batch;
   const int64_t step_bytes = sequence.batch * problem.hidden * problem.directions * int64_t{sizeof(float)};
@@ -88,6 +105,9 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
+  if (problem.sequence.steps > 1 && is_on_chip(problem) && !is_few_rows(problem)) {
+    return "few steps of a layer that cuDNN trains on the chip";
+  }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
       !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
     return "no fast backward";

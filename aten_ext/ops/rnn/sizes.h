@@ -1,0 +1,29 @@
+// A call's sizes as the policy compares them, and the rules that its files share. Standard library only.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/rnn/cudnn_facts.h"
+#include "ops/rnn/problem.h"
+
+namespace aten_ext::cuda {
+
+struct Sizes {
+  const RnnProblem& problem;
+  bool sixteen_bits;
+  bool tf32_allowed;
+  int64_t steps, batch, input, hidden;  // input: of the layer with the most features
+  int directions;
+};
+
+// Whether the recurrence may be in TF32 without being less accurate than upstream's.
+inline bool is_tf32_recurrence(const Sizes& sizes) {
+  const CudnnTf32& cudnn = cudnn_tf32(sizes.problem.cell);
+  return sizes.tf32_allowed && sizes.batch > 1 && sizes.hidden > cudnn.beyond_hidden &&
+         (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
+}
+
+// Whether a launch for each step is best (Route::Step), and whether its products are in TF32.
+bool plan_steps(const Sizes& sizes, bool& tf32);
+
+}  // namespace aten_ext::cuda

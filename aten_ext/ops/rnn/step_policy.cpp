@@ -1,0 +1,138 @@
+// The policy for one step and for sequences of a few: when a launch for each, with its projection, is best.
+// Measured on an H200; the figures behind each constant are in docs/kernels/rnn.md.
+#include "ops/rnn/plan.h"
+#include "ops/rnn/sizes.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+// One step (Route::Step, gru_cell). Weights: H * (I + H) of a GRU, without the 3 of the gates; of another
+// cell by its gates' share of these (weights_of()). Products: rows of the batch times that.
+//
+// fp32 without TF32: rows share the reads of weights, the sums are each row's own.
+constexpr int64_t kFmaStepRows = 4;
+constexpr int64_t kFmaStepRowsOfFewWeights = 8;
+constexpr double kFewWeights = 0.6e6;
+// 16 bits, on tensor cores.
+constexpr double kStepProducts = 34e6;
+constexpr double kStepProductsOfFewWeights = 68e6;
+// A cell's upstream is faster than a layer's.
+constexpr double kCellProducts = 34e6;
+// LSTM and RNN: of up to 64 rows; of an LSTM's several steps in fp16; in fp32 of several steps of few rows.
+constexpr double kStepProductsOfFewRows = 50e6;
+constexpr int64_t kFewRows = 64;
+constexpr double kLstmFp16StepsProducts = 23e6;
+constexpr double kOtherFmaStepsProducts = 3e6;
+constexpr double kOtherFmaStepsWeights = 1e6;
+// TF32, where cuDNN was seen to use it too.
+constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
+constexpr int64_t kTf32StepRows = 24;
+constexpr int64_t kMaxTf32StepRows = 256;
+constexpr int64_t kTf32StepHidden = 128;  // at 64 cuDNN was half as far off: part of it is fp32
+constexpr double kTf32StepProducts = 34e6;
+constexpr double kTf32StepWeights = 1e6;
+// Of more weights.
+constexpr int64_t kMaxTf32StepRowsOfManyWeights = 32;
+constexpr double kMaxTf32StepWeights = 2.2e6;
+// As few rows as these, where the hidden size is not between.
+constexpr int64_t kFewTf32StepRows = 16;
+constexpr int64_t kFewTf32StepRowsHidden[2] = {128, 512};
+// Steps up to which a launch for each, with its projection, is shorter than a GEMM and a recurrence.
+constexpr int64_t kMaxStepLaunches = 4;
+constexpr double kStepsWeights = 4.3e6;      // 16 bits
+constexpr double kFmaStepsProducts = 2.2e6;  // fp32
+// Columns of W_ih and W_hh for each hidden unit: of more, few warps have long rows, and a GEMM for all steps
+// spreads them over the GPU. T=3 B=212 I=2048 H=8 in fp16 takes upstream 12 us and steps 30; T=3 B=5 I=864
+// H=50 in fp32 17 and 18.
+constexpr int64_t kStepsColumnsOfUnit = 16;
+
+// Of a step: both matrices' weights, a third of a GRU's.
+double weights_of(Cell cell, int64_t input, int64_t hidden) {
+  return static_cast<double>(hidden) * static_cast<double>(input + hidden) * gates_of(cell) /
+         gates_of(Cell::Gru);
+}
+
+// Of one step in 16 bits of an LSTM or RNN.
+double most_products(int64_t batch) {
+  return batch <= kFewRows ? kStepProductsOfFewRows : kStepProducts;
+}
+
+bool is_small_fma_step(int64_t batch, double weights) {
+  return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
+}
+
+// Whether one step in fp32 gains in TF32 by being one launch, and cuDNN takes TF32 for it.
+bool is_tf32_step(const Sizes& sizes, double weights) {
+  const bool many_weights = weights > kTf32StepWeights;
+  const bool few_rows =
+      sizes.batch == kFewTf32StepRows && !many_weights &&
+      (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
+  const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
+                     sizes.input % kTf32StepMultiple == 0;
+  if (!sizes.tf32_allowed || !whole || sizes.hidden < kTf32StepHidden ||
+      !(few_rows || sizes.batch >= kTf32StepRows)) {
+    return false;
+  }
+  return many_weights ? sizes.batch <= kMaxTf32StepRowsOfManyWeights && weights <= kMaxTf32StepWeights
+                      : sizes.batch <= kMaxTf32StepRows &&
+                            static_cast<double>(sizes.batch) * weights <= kTf32StepProducts;
+}
+
+// Whether a launch for each step is best: LSTM and RNN, whose upstream is another.
+bool plan_steps_of_others(const Sizes& sizes, double weights, bool& tf32) {
+  const bool lstm = sizes.problem.cell == Cell::Lstm;
+  const bool one = sizes.steps == 1;
+  const double products = static_cast<double>(sizes.batch) * weights;
+  if (sizes.sixteen_bits) {
+    const double most = one                                          ? most_products(sizes.batch)
+                        : lstm && sizes.problem.dtype == Dtype::Half ? kLstmFp16StepsProducts
+                                                                     : kStepProducts;
+    return products <= most && (one || weights <= kStepsWeights);
+  }
+  const bool more_rows = one && weights <= kFewWeights && sizes.batch <= kFmaStepRowsOfFewWeights &&
+                         (!lstm || sizes.hidden <= cudnn_tf32(Cell::Lstm).beyond_hidden);
+  if (sizes.batch <= kFmaStepRows || more_rows) {
+    return one || (products <= kOtherFmaStepsProducts && weights <= kOtherFmaStepsWeights);
+  }
+  tf32 = is_tf32_recurrence(sizes);
+  return tf32 && products <= (sizes.batch <= kFewTf32StepRows ? kStepProductsOfFewRows : kTf32StepProducts) &&
+         (one || sizes.batch <= kMaxTf32StepRowsOfManyWeights);
+}
+
+}  // namespace
+
+bool plan_steps(const Sizes& sizes, bool& tf32) {
+  const double weights = weights_of(sizes.problem.cell, sizes.input, sizes.hidden);
+  const double products = static_cast<double>(sizes.batch) * weights;
+  const bool one = sizes.steps == 1;
+  tf32 = false;
+  if (sizes.steps > kMaxStepLaunches) {
+    return false;
+  }
+  if (!one && sizes.input + sizes.hidden > kStepsColumnsOfUnit * sizes.hidden * sizes.directions) {
+    return false;
+  }
+  if (sizes.problem.cell != Cell::Gru) {
+    return plan_steps_of_others(sizes, weights, tf32);
+  }
+  if (sizes.sixteen_bits) {
+    return one ? products <= (weights <= kFewWeights ? kStepProductsOfFewWeights : kStepProducts)
+               : products <= kStepProducts && weights <= kStepsWeights;
+  }
+  if (is_small_fma_step(sizes.batch, weights)) {
+    return one || products <= kFmaStepsProducts;
+  }
+  tf32 = true;
+  return one && is_tf32_step(sizes, weights);
+}
+
+bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
+  const double weights = weights_of(cell, input, hidden);
+  if (dtype == Dtype::Float) {
+    return is_small_fma_step(batch, weights);
+  }
+  const double most = cell == Cell::Lstm ? most_products(batch) : kCellProducts;
+  return static_cast<double>(batch) * weights <= most;
+}
+
+}  // namespace aten_ext::cuda
