@@ -66,7 +66,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "rnn backward: the part of dh that bypasses the gates is left out",
         f"{_FOLDER}/items.cuh",
-        "      dh += carry_;\n",
+        "      products += carry;\n",
         "",
         (f"{_KERNELS}::test_every_kernel",),
     ),

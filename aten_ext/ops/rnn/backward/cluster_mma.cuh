@@ -68,7 +68,7 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kerne
   using Mma = RnnMma<Element>;
   using Tensor = typename Mma::Tensor;
   using Operand = typename Mma::Operand;
-  using Items = BackwardItems<Cell, Tensor, Shape::kThreads>;
+  using Items = BackwardItems<Cell, Tensor, Shape::kThreads, false>;
   static_assert(sizeof(Operand) == Shape::kOperandBytes);
   constexpr int kUnits = Shape::kUnits;
   constexpr int kTiles = Shape::kTiles;
@@ -140,55 +140,32 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kerne
   exchange.start();
 
   const bool finishes = first_row < rows;  // all lanes of a warp alike
-  for (int step = 0;; ++step) {
-    const bool last = step == a.steps;
+  for (int step = 0; step <= a.steps; ++step) {
     const int odd = step % 2;
     Operand* const own = gates + odd * padded * kStride;
-    typename Items::Gradients gradients;
     if (finishes) {
-      for (int turn = 0; turn < items.turns(); ++turn) {
-        const int row = items.row(turn);
-        if (row >= rows) {
-          // Nothing to finish, but the loads keep in step.
-          if (!last && turn + 1 < items.turns()) {
-            items.write(a, turn, a.steps - 1 - step, gradients);
-          }
-          continue;
-        }
-        if (last) {
-          items.prepare_last(turn);
-        } else {
-          items.prepare(turn);
-        }
-        if (turn == 0) {
-          exchange.wait(step);
-        }
-        float products = 0.0f;
-        if (step == 0) {
-          products = items.first(a, turn);
-        } else {
-          const float* const from = parts + odd * buffer + row / 8 * 8 * kUnits + unit * 8 +
-                                    backward_pair_place(unit, row % 8 / 2) + row % 2;
+      items.finish(
+          a, step, [&] { exchange.wait(step); },
+          [&](int row) {
+            const float* const from = parts + odd * buffer + row / 8 * 8 * kUnits + unit * 8 +
+                                      backward_pair_place(unit, row % 8 / 2) + row % 2;
+            float sum = 0.0f;
 #pragma unroll
-          for (int i = 0; i < kParts; ++i) {
-            products += from[i * part];
-          }
-        }
-        if (last) {
-          items.write_last(a, turn, products);
-          continue;
-        }
-        gradients = items.gradients(turn, products);
+            for (int i = 0; i < kParts; ++i) {
+              sum += from[i * part];
+            }
+            return sum;
+          },
+          [&](int row, const typename Items::Gradients& gradients) {
+            if (row < rows) {
 #pragma unroll
-        for (int gate = 0; gate < Cell::kGates; ++gate) {
-          own[row * kStride + gate * kUnits + unit] = Mma::to_operand(gradients.hidden[gate]);
-        }
-        if (turn + 1 < items.turns()) {
-          items.write(a, turn, a.steps - 1 - step, gradients);
-        }
-      }
+              for (int gate = 0; gate < Cell::kGates; ++gate) {
+                own[row * kStride + gate * kUnits + unit] = Mma::to_operand(gradients.hidden[gate]);
+              }
+            }
+          });
     }
-    if (last) {
+    if (step == a.steps) {
       break;
     }
     __syncthreads();
@@ -227,7 +204,7 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kerne
       }
     }
     if (finishes) {
-      items.write(a, items.turns() - 1, a.steps - 1 - step, gradients);
+      items.write(a);
     }
     exchange.sent();
   }

@@ -21,17 +21,25 @@
 
 namespace aten_ext::cuda {
 
-// Of this block's group in the buffer of a step; `words`: of a group.
-__device__ __forceinline__ uint64_t* backward_words(const BackwardArguments& a, int64_t words, int step) {
-  const int64_t groups = static_cast<int64_t>(gridDim.x) / a.blocks;
-  return a.words + (step % 2 * groups + static_cast<int64_t>(blockIdx.x) / a.blocks) * words;
-}
+// Where the words of this block's group are: two buffers, used in turn.
+struct BackwardWords {
+  uint64_t* first;  // of the group, buffer 0
+  int64_t buffer;   // from one of the two buffers to the other
+
+  // words: of a group in one of the buffers.
+  __device__ __forceinline__ BackwardWords(const BackwardArguments& a, int64_t words)
+      : first(a.words + blockIdx.x / a.blocks * words), buffer(gridDim.x / a.blocks * words) {}
+
+  __device__ __forceinline__ uint64_t* of(int step) const {
+    return first + step % 2 * buffer;
+  }
+};
 
 template <typename Cell>
 __global__ __launch_bounds__(kGridThreads,
                              1) void backward_grid_fma_kernel(const __grid_constant__ BackwardArguments a) {
   using Shape = BackwardGridFmaShape<Cell>;
-  using Items = BackwardItems<Cell, float, kGridThreads>;
+  using Items = BackwardItems<Cell, float, kGridThreads, true>;
   constexpr int kUnits = kBackwardGridFmaUnits;
   constexpr int kGates = Cell::kGates;
   constexpr int kLanes = 32 / kUnits;  // that have the same sum in the end
@@ -66,14 +74,13 @@ __global__ __launch_bounds__(kGridThreads,
   const int finishing = min(kGridWarps, (rows + 32 / kUnits - 1) / (32 / kUnits));  // warps
   const bool finishes = warp < finishing;
   const bool has_columns = warp * 128 < hidden;
-  const int64_t words = backward_grid_fma_words<Cell>(a.rows);
+  const BackwardWords words(a, backward_grid_fma_words<Cell>(a.rows));
 
-  for (int step = 0;; ++step) {
-    const bool last = step == a.steps;
+  for (int step = 0; step <= a.steps; ++step) {
     float* const parts = products + step % 2 * kGridWarps * a.rows * kUnits;
     if (step > 0) {
       before_products(step, finishes);
-      const uint64_t* const from = backward_words(a, words, step) + column[0];
+      const uint64_t* const from = words.of(step) + column[0];
       using Poll = GridPoll<32, 2 * kGates, 2, kGridFmaColumns, 64>;
       uint32_t missing = 0;
 #pragma unroll
@@ -110,55 +117,34 @@ __global__ __launch_bounds__(kGridThreads,
           parts[(warp * a.rows + row) * kUnits + lane / kLanes] = sums[0][0];
         }
       }
-      if (!meet(step, finishes, has_columns)) {
-        if (last) {
-          break;
-        }
-        continue;
-      }
-    } else if (!finishes) {
+    }
+    if (!(step == 0 ? finishes : meet(step, finishes, has_columns))) {
       continue;
     }
-
-    typename Items::Gradients gradients;
-    for (int turn = 0; turn < items.turns(); ++turn) {
-      if (last) {
-        items.prepare_last(turn);
-      } else {
-        items.prepare(turn);
-      }
-      const int row = min(items.row(turn), rows - 1);
-      float sum = 0.0f;
-      if (step == 0) {
-        sum = items.first(a, turn);
-      } else {
+    items.finish(
+        a, step, [] {},
+        [&](int row) {
+          float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < kGridWarps; ++i) {
-          sum += parts[(i * a.rows + row) * kUnits + lane % kUnits];
-        }
-      }
-      if (turn + 1 == items.turns()) {
-        products_read(step, a.steps + 1, finishing);
-      }
-      if (last) {
-        items.write_last(a, turn, sum);
-        continue;
-      }
-      gradients = items.gradients(turn, sum);
-      if (items.row(turn) < rows) {
-        uint64_t* const to = backward_words(a, words, step + 1) +
-                             static_cast<int64_t>(row) * kGates * kGridFmaColumns + place.first_unit +
-                             lane % kUnits;
+          for (int i = 0; i < kGridWarps; ++i) {
+            sum += parts[(i * a.rows + row) * kUnits + lane % kUnits];
+          }
+          return sum;
+        },
+        [&](int row, const typename Items::Gradients& gradients) {
+          if (row < rows) {
+            uint64_t* const to = words.of(step + 1) + static_cast<int64_t>(row) * kGates * kGridFmaColumns +
+                                 place.first_unit + lane % kUnits;
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          store_word(to + gate * kGridFmaColumns,
-                     static_cast<uint64_t>(step + 1) << 32 | __float_as_uint(gradients.hidden[gate]));
-        }
-      }
-      items.write(a, turn, a.steps - 1 - step, gradients);
-    }
-    if (last) {
-      break;
+            for (int gate = 0; gate < kGates; ++gate) {
+              store_word(to + gate * kGridFmaColumns,
+                         static_cast<uint64_t>(step + 1) << 32 | __float_as_uint(gradients.hidden[gate]));
+            }
+          }
+        });
+    if (step < a.steps) {
+      products_read(step, a.steps + 1, finishing);
+      items.write(a);
     }
   }
 }

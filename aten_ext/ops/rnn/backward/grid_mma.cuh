@@ -45,7 +45,7 @@ __global__ __launch_bounds__(kGridThreads,
                              1) void backward_grid_mma_kernel(const __grid_constant__ BackwardArguments a) {
   using Mma = GridMma<Element>;
   using Tensor = typename RnnMma<Element>::Tensor;
-  using Items = BackwardItems<Cell, Tensor, kGridThreads>;
+  using Items = BackwardItems<Cell, Tensor, kGridThreads, true>;
   static_assert(Mma::kRegisters == Shape::kRegisters);
   constexpr int kGates = Cell::kGates;
   constexpr int kSteps = Shape::kSteps;
@@ -55,10 +55,13 @@ __global__ __launch_bounds__(kGridThreads,
   constexpr int kOfSixteen = kGates * kOfGate;  // of all their gates
   constexpr int kOfEight = kGridWarps * kSteps * kOfSixteen;
   constexpr int kChains = 2;
-  // Words are polled, and then multiplied, in portions: of a gate of up to 128 units.
-  constexpr int kPoll = kSteps < 8 ? kSteps : 8;
+  // Words are polled, and then multiplied, in portions: of a gate of 64 units. As many loads are under way at
+  // once as registers allow. A portion has the place of the same portion of the next eight rows.
+  constexpr int kPoll = 4;
   constexpr int kOfGatePortions = kSteps / kPoll;
   constexpr int kPortions = kGates * kOfGatePortions;
+  constexpr bool kFewRegisters = kKept * kSteps * kRegisters <= 96;
+  constexpr int kUnderWay = kFewRegisters && kPortions % 3 == 0 ? 3 : kPortions % 2 == 0 ? 2 : 1;
   using Poll = GridPoll<Mma::kTagBits, kPoll, kPoll, 0, kOfSixteen>;
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -108,46 +111,53 @@ __global__ __launch_bounds__(kGridThreads,
   const int finishing = min(kGridWarps, (rows + 1) / 2);  // warps
   const bool finishes = warp < finishing;
   const bool has_columns = warp * kSteps * 16 < hidden;
-  const int64_t words = Shape::words(a.rows);
+  const BackwardWords words(a, Shape::words(a.rows));
 
-  for (int step = 0;; ++step) {
-    const bool last = step == a.steps;
+  for (int step = 0; step <= a.steps; ++step) {
     float* const parts = products + step % 2 * kGridWarps * part;
     if (step > 0) {
       before_products(step, finishes);
-      const uint64_t* const from = backward_words(a, words, step) + warp * kSteps * kOfSixteen + 2 * lane;
-      // The words of a portion of eight rows. Those of the next are loaded while these are multiplied.
-      WordPair pairs[kPoll];
-      const auto poll_portion = [&](int row0, int portion) {
+      const uint64_t* const from = words.of(step) + warp * kSteps * kOfSixteen + 2 * lane;
+      // The words of portions of eight rows, kUnderWay at a time. Those that follow are loaded while these
+      // are multiplied.
+      WordPair pairs[kUnderWay][kPoll];
+      Poll polls[kUnderWay];
+      const auto poll_portion = [&](int i, int row0, int portion) {
         const int first = portion % kOfGatePortions * kPoll;
         uint32_t missing = 0;
 #pragma unroll
         for (int s = 0; s < kPoll; ++s) {
-          pairs[s] = {};  // of rows and columns that do not exist
+          pairs[i][s] = {};  // of rows and columns that do not exist
           const bool exists = row0 + group_of_four < rows && (warp * kSteps + first + s) * 16 < hidden;
           missing |= exists ? 1u << s : 0u;
         }
-        return Poll{from + static_cast<int64_t>(row0 / 8) * kOfEight + first * kOfSixteen +
-                        portion / kOfGatePortions * kOfGate,
-                    missing, Mma::tag(step)};
+        polls[i] = Poll{from + static_cast<int64_t>(row0 / 8) * kOfEight + first * kOfSixteen +
+                            portion / kOfGatePortions * kOfGate,
+                        missing, Mma::tag(step)};
+        polls[i].issue(pairs[i]);
       };
-      Poll poll = poll_portion(0, 0);
-      poll.issue(pairs);
+#pragma unroll
+      for (int i = 0; i < kUnderWay; ++i) {
+        poll_portion(i, 0, i);
+      }
 #pragma unroll 1
       for (int row0 = 0; row0 < rows; row0 += 8) {
         float sums[kChains][4] = {};
 #pragma unroll
         for (int portion = 0; portion < kPortions; ++portion) {
           const int gate = portion / kOfGatePortions;
-          poll.complete(pairs);
+          const int slot = portion % kUnderWay;
+          polls[slot].complete(pairs[slot]);
           typename Mma::Operand b[kPoll];
 #pragma unroll
           for (int s = 0; s < kPoll; ++s) {
-            b[s] = Mma::operand(pairs[s]);
+            b[s] = Mma::operand(pairs[slot][s]);
           }
-          if (portion + 1 < kPortions || row0 + 8 < rows) {
-            poll = portion + 1 < kPortions ? poll_portion(row0, portion + 1) : poll_portion(row0 + 8, 0);
-            poll.issue(pairs);
+          constexpr int kLater = kUnderWay;
+          if (portion + kLater < kPortions) {
+            poll_portion(slot, row0, portion + kLater);
+          } else if (row0 + 8 < rows) {
+            poll_portion(slot, row0 + 8, portion + kLater - kPortions);
           }
 #pragma unroll
           for (int i = 0; i < kPoll; ++i) {
@@ -172,55 +182,41 @@ __global__ __launch_bounds__(kGridThreads,
           to[i % 2 * Shape::kStride + i / 2 * 8] = sums[0][i] + sums[1][i];
         }
       }
-      if (!meet(step, finishes, has_columns)) {
-        if (last) {
-          break;
-        }
-        continue;
-      }
-    } else if (!finishes) {
+    }
+    if (!(step == 0 ? finishes : meet(step, finishes, has_columns))) {
       continue;
     }
-
-    typename Items::Gradients gradients;
-    for (int turn = 0; turn < items.turns(); ++turn) {
-      if (last) {
-        items.prepare_last(turn);
-      } else {
-        items.prepare(turn);
-      }
-      const int row = min(items.row(turn), rows - 1);
-      float sum = 0.0f;
-      if (step == 0) {
-        sum = items.first(a, turn);
-      } else {
-        const float* const from = parts + row * Shape::kStride + item_unit;
+    items.finish(
+        a, step, [] {},
+        [&](int row) {
+          const float* const from = parts + row * Shape::kStride + item_unit;
+          float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < kGridWarps; ++i) {
-          sum += from[i * part];
-        }
-      }
-      if (turn + 1 == items.turns()) {
-        products_read(step, a.steps + 1, finishing);
-      }
-      if (last) {
-        items.write_last(a, turn, sum);
-        continue;
-      }
-      gradients = items.gradients(turn, sum);
-      uint64_t* const to = backward_words(a, words, step + 1) + static_cast<int64_t>(row / 8) * kOfEight +
-                           place.rank * kOfSixteen + row % 8 * 8 + item_unit / 2;
+          for (int i = 0; i < kGridWarps; ++i) {
+            sum += from[i * part];
+          }
+          return sum;
+        },
+        [&](int row, const typename Items::Gradients& gradients) {
+          uint64_t* const to = words.of(step + 1) + static_cast<int64_t>(row / 8) * kOfEight +
+                               place.rank * kOfSixteen + row % 8 * 8 + item_unit / 2;
+          // All shuffles before the branch: behind it, each would wait for the lanes to meet again.
+          uint64_t word[kGates];
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        const float neighbour = __shfl_down_sync(0xffffffff, gradients.hidden[gate], 1);
-        if (lane % 2 == 0 && items.row(turn) < rows) {
-          store_word(to + gate * kOfGate, Mma::word(gradients.hidden[gate], neighbour, Mma::tag(step + 1)));
-        }
-      }
-      items.write(a, turn, a.steps - 1 - step, gradients);
-    }
-    if (last) {
-      break;
+          for (int gate = 0; gate < kGates; ++gate) {
+            const float neighbour = __shfl_down_sync(0xffffffff, gradients.hidden[gate], 1);
+            word[gate] = Mma::word(gradients.hidden[gate], neighbour, Mma::tag(step + 1));
+          }
+          if (lane % 2 == 0 && row < rows) {
+#pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+              store_word(to + gate * kOfGate, word[gate]);
+            }
+          }
+        });
+    if (step < a.steps) {
+      products_read(step, a.steps + 1, finishing);
+      items.write(a);
     }
   }
 }

@@ -1,11 +1,13 @@
 // What a thread finishes in a step of the backward: one unit of several rows of the batch, a row in each
-// turn. Their coefficients are fetched several turns ahead through shared memory; dy comes a turn ahead into
-// a register, by way of the L2, where it was asked for some steps before.
+// turn. Coefficients and dy are fetched several turns ahead through shared memory. Nothing else is loaded in
+// the loop: loads return in the order of their issue, so one that is needed soon would wait for those of
+// later steps, which come from memory.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "device/async_copy.cuh"
 #include "device/vector.cuh"
@@ -15,20 +17,23 @@
 
 namespace aten_ext::cuda {
 
-// All turns make a step. Tensor: dtype of the tensors.
-template <typename Cell, typename Tensor, int kThreads>
+// All turns make a step. Tensor: dtype of the tensors. kPrefetch: the L2 is asked for what will be fetched,
+// for kernels that poll words in between, whose loads would wait otherwise.
+template <typename Cell, typename Tensor, int kThreads, bool kPrefetch>
 class BackwardItems {
  public:
   static constexpr int kGates = Cell::kGates;
   static constexpr int kCoefficients = Cell::kCoefficients;
+  static constexpr int kValues = kCoefficients + 1;  // of a slot: dy too
+  static constexpr int kAhead = kBackwardAhead;
   using Gradients = GateGradients<kGates>;
 
   // `shared`: backward_items_bytes() of the block. Row of turn i: row + i * row_turn.
   __device__ __forceinline__ BackwardItems(const BackwardArguments& a, const RnnPlace& place, float* shared,
                                            int thread, int unit, int row, int row_turn)
       : d_(a.direction[place.direction]),
-        slot_(shared + thread),
-        carried_(shared + kBackwardAhead * kCoefficients * kThreads + thread),
+        slots_(shared + thread),
+        carried_(shared + kAhead * kValues * kThreads + thread),
         unit_(unit),
         row_(row),
         row_turn_(row_turn),
@@ -40,7 +45,8 @@ class BackwardItems {
     index_ = static_cast<int64_t>(time) * a.batch + first_index_;
     index_step_ = place.direction == 0 ? -a.batch : a.batch;
     dy_step_ = place.direction == 0 ? -a.dy_step : a.dy_step;
-    dy_ = static_cast<const Tensor*>(d_.dy) + time * a.dy_step + first_index_ * a.dy_row + unit;
+    fetch_dy_ = static_cast<const Tensor*>(d_.dy) + time * a.dy_step + first_index_ * a.dy_row + unit;
+    dy_place_ = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(fetch_dy_));
     fetch_index_ = index_;
     fetch_left_ = a.steps * turns_;
     for (int turn = 0; turn < turns_; ++turn) {
@@ -49,15 +55,11 @@ class BackwardItems {
         carried_[turn * kThreads] = d_.dc_in[at_state(a, turn)];
       }
     }
-    for (int i = 0; i < kBackwardAhead; ++i) {
+    for (int i = 0; i < kAhead; ++i) {
       fetch(a);
     }
-    load_dy(a, 0, a.steps);
   }
 
-  __device__ __forceinline__ int turns() const {
-    return turns_;
-  }
   __device__ __forceinline__ int row(int turn) const {
     return row_ + turn * row_turn_;
   }
@@ -65,43 +67,112 @@ class BackwardItems {
     return has_unit_ && row(turn) < rows_;
   }
 
-  // Before anything is waited for: what a turn's gradients are made with.
-  __device__ __forceinline__ void prepare(int turn) {
-    wait_async_copies<kBackwardAhead - 1>();
-#pragma unroll
-    for (int i = 0; i < kCoefficients; ++i) {
-      coefficients_[i] = slot_[i * kThreads];
-    }
-    prepare_last(turn);
-  }
-  // The same behind the last step, which has neither gates nor dy.
-  __device__ __forceinline__ void prepare_last(int turn) {
-    if constexpr (Cell::kCarries > 0) {
-      carry_ = carried_[turn * kThreads];
+  // The gradients of all turns' gates. `wait`: for what sums are made of; sum(row): the products of a row
+  // that exists; send(row, gradients): of a turn's row, which need not exist. A step behind the `last` has no
+  // gates: it gives the gradient of the first step's state. All lanes of a warp together.
+  template <typename Wait, typename Sum, typename Send>
+  __device__ __forceinline__ void finish(const BackwardArguments& a, int step, const Wait& wait,
+                                         const Sum& sum, const Send& send) {
+    const bool last = step == a.steps;
+#pragma unroll 1
+    for (int first = 0; first < turns_; first += kKept) {
+      if (first > 0 && !last) {
+        write_kept(a, first - kKept);
+      }
+      finish_turn<0>(a, step, last, first, wait, sum, send);
+      if (first + 1 < turns_) {
+        finish_turn<1>(a, step, last, first + 1, wait, sum, send);
+      }
     }
   }
 
-  // The gradients of a turn's gates from what products gave, zero where the unit or row does not exist. Moves
-  // on: the slot may be filled again.
-  __device__ __forceinline__ Gradients gradients(int turn, float products) {
-    float dh = products;
-    if constexpr (Cell::kBypass) {
-      dh += carry_;
+  // What no one waits for: the stores of the last turns, and the loads of those that follow.
+  __device__ __forceinline__ void write(const BackwardArguments& a) {
+    write_kept(a, (turns_ - 1) / kKept * kKept);
+    index_ += index_step_;
+    dy_place_ += static_cast<uint32_t>(dy_step_) * sizeof(Tensor);
+  }
+
+ private:
+  static constexpr int kKept = 2;  // turns whose gradients are in registers
+
+  template <int kTurn, typename Wait, typename Sum, typename Send>
+  __device__ __forceinline__ void finish_turn(const BackwardArguments& a, int step, bool last, int turn,
+                                              const Wait& wait, const Sum& sum, const Send& send) {
+    float coefficients[kCoefficients];
+    float dy = 0.0f;
+    float carry = 0.0f;
+    if (!last) {
+      wait_async_copies<kAhead - 1 - kTurn>();
+      read_slot(a, coefficients, dy, turn);
     }
-    dh += to_op(next_dy_);  // after what a chunk hands on as one
-    Gradients result = Cell::gradients(coefficients_, dh, carry_);
     if constexpr (Cell::kCarries > 0) {
-      carried_[turn * kThreads] = carry_;
+      carry = carried_[turn * kThreads];
+    }
+    if (turn == 0) {
+      wait();
+    }
+    float products;
+    if (step == 0) {
+      products = d_.dh_in != nullptr && exists(turn) ? d_.dh_in[at_state(a, turn)] : 0.0f;
+    } else {
+      products = sum(min(row(turn), rows_ - 1));
+    }
+    if constexpr (Cell::kBypass) {
+      products += carry;
+    }
+    if (last) {
+      if (exists(turn)) {
+        d_.dh_out[at_state(a, turn)] = products;
+        if constexpr (Cell::kCarries > 0 && !Cell::kBypass) {
+          d_.dc_out[at_state(a, turn)] = carry;
+        }
+      }
+      return;
+    }
+    Gradients& gradients = kept_[kTurn];
+    gradients = Cell::gradients(coefficients, products + dy, carry);
+    if constexpr (Cell::kCarries > 0) {
+      carried_[turn * kThreads] = carry;
     }
     if (!exists(turn)) {
-      result = {};
+      gradients = {};
     }
-    return result;
+    send(row(turn), gradients);
   }
 
-  // Of a turn; issues the loads for those that follow. `left`: steps that follow this one.
-  __device__ __forceinline__ void write(const BackwardArguments& a, int turn, int left,
-                                        const Gradients& gradients) {
+  __device__ __forceinline__ void read_slot(const BackwardArguments& a, float (&coefficients)[kCoefficients],
+                                            float& dy, int turn) {
+    const float* const slot = slots_ + read_ * kValues * kThreads;
+#pragma unroll
+    for (int i = 0; i < kCoefficients; ++i) {
+      coefficients[i] = slot[i * kThreads];
+    }
+    if (d_.dy != nullptr) {
+      const uint32_t bits = __float_as_uint(slot[kCoefficients * kThreads]);
+      if constexpr (sizeof(Tensor) == sizeof(float)) {
+        dy = __uint_as_float(bits);
+      } else {
+        const uint32_t place =
+            dy_place_ + turn * row_turn_ * static_cast<uint32_t>(a.dy_row) * sizeof(Tensor);
+        const auto half = static_cast<uint16_t>(bits >> (place & 2) * 8);
+        Tensor value;
+        memcpy(&value, &half, sizeof(value));
+        dy = to_op(value);
+      }
+    }
+    read_ = (read_ + 1) % kAhead;
+  }
+
+  __device__ __forceinline__ void write_kept(const BackwardArguments& a, int first) {
+    write_turn(a, first, kept_[0]);
+    if (first + 1 < turns_) {
+      write_turn(a, first + 1, kept_[1]);
+    }
+  }
+
+  __device__ __forceinline__ void write_turn(const BackwardArguments& a, int turn,
+                                             const Gradients& gradients) {
     if (exists(turn)) {
       const int64_t index = index_ + static_cast<int64_t>(turn) * row_turn_;
       Tensor* const hidden = static_cast<Tensor*>(d_.d_hidden_gates) + index * kGates * a.hidden + unit_;
@@ -119,45 +190,37 @@ class BackwardItems {
       }
     }
     fetch(a);
-    if (turn + 1 < turns_) {
-      load_dy(a, turn + 1, left + 1);
-    } else {
-      index_ += index_step_;
-      dy_ += dy_step_;
-      load_dy(a, 0, left);
-    }
   }
 
-  // dh of the first step's state, and dc; without products of their own if there are none.
-  __device__ __forceinline__ void write_last(const BackwardArguments& a, int turn, float products) {
-    if (exists(turn)) {
-      const int64_t at = at_state(a, turn);
-      d_.dh_out[at] = Cell::kBypass ? products + carry_ : products;
-      if constexpr (Cell::kCarries > 0 && !Cell::kBypass) {
-        d_.dc_out[at] = carry_;
-      }
-    }
-  }
-
-  // What takes the products' place at the first step.
-  __device__ __forceinline__ float first(const BackwardArguments& a, int turn) const {
-    return d_.dh_in != nullptr && exists(turn) ? d_.dh_in[at_state(a, turn)] : 0.0f;
-  }
-
- private:
   __device__ __forceinline__ int64_t at_state(const BackwardArguments& a, int turn) const {
     return (first_index_ + turn * row_turn_) * a.hidden + unit_;
   }
 
-  // Of the next turn that has none yet, into the slot that prepare() has emptied.
+  // Of the next turn that has none yet, into a slot that has been read.
   __device__ __forceinline__ void fetch(const BackwardArguments& a) {
     if (fetch_left_ > 0 && exists(fetch_turn_)) {
+      const bool more = kPrefetch && fetch_left_ > kAhead * turns_;
+      float* const slot = slots_ + fetch_slot_ * kValues * kThreads;
+      const int64_t from_turn = static_cast<int64_t>(fetch_turn_) * row_turn_;
       const float* const from =
-          d_.coefficients +
-          (fetch_index_ + static_cast<int64_t>(fetch_turn_) * row_turn_) * kCoefficients * a.hidden + unit_;
+          d_.coefficients + (fetch_index_ + from_turn) * kCoefficients * a.hidden + unit_;
 #pragma unroll
       for (int i = 0; i < kCoefficients; ++i) {
-        copy_async_4(slot_ + i * kThreads, from + i * a.hidden);
+        copy_async_4(slot + i * kThreads, from + i * a.hidden);
+      }
+      if (more) {
+        const float* const later = from + kAhead * index_step_ * kCoefficients * a.hidden;
+#pragma unroll
+        for (int i = 0; i < kCoefficients; ++i) {
+          prefetch_to_l2(later + i * a.hidden);
+        }
+      }
+      if (d_.dy != nullptr) {
+        const Tensor* const dy = fetch_dy_ + from_turn * a.dy_row;
+        fetch_one(a, slot + kCoefficients * kThreads, dy);
+        if (more) {
+          prefetch_to_l2(dy + kAhead * dy_step_);
+        }
       }
     }
     commit_async_copies();
@@ -165,40 +228,46 @@ class BackwardItems {
     if (++fetch_turn_ == turns_) {
       fetch_turn_ = 0;
       fetch_index_ += index_step_;
+      fetch_dy_ += dy_step_;
     }
-    slot_index_ = (slot_index_ + 1) % kBackwardAhead;
-    slot_ += (slot_index_ == 0 ? -(kBackwardAhead - 1) : 1) * kCoefficients * kThreads;
+    fetch_slot_ = (fetch_slot_ + 1) % kAhead;
   }
 
-  // Of a turn, dy_ being that of its step's first; `left`: steps from that one.
-  __device__ __forceinline__ void load_dy(const BackwardArguments& a, int turn, int left) {
-    next_dy_ = from_op<Tensor>(0.0f);
-    if (d_.dy != nullptr && left > 0 && exists(turn)) {
-      const Tensor* const from = dy_ + static_cast<int64_t>(turn) * row_turn_ * a.dy_row;
-      next_dy_ = *from;
-      if (left > kBackwardAhead) {
-        prefetch_to_l2(from + kBackwardAhead * dy_step_);
+  // An element of a row. Copies are of four bytes: in 16 bits of the two elements that share them, if both
+  // are the row's.
+  __device__ __forceinline__ void fetch_one(const BackwardArguments& a, float* slot,
+                                            const Tensor* from) const {
+    if constexpr (sizeof(Tensor) == sizeof(float)) {
+      copy_async_4(slot, from);
+    } else {
+      const bool upper = (reinterpret_cast<uintptr_t>(from) & 2) != 0;
+      if (upper ? unit_ > 0 : unit_ + 1 < a.hidden) {
+        copy_async_4(slot, from - (upper ? 1 : 0));
+      } else {
+        uint16_t bits;
+        memcpy(&bits, from, sizeof(bits));
+        *slot = __uint_as_float(static_cast<uint32_t>(bits) << (upper ? 16 : 0));
       }
     }
   }
 
   const BackwardDirection& d_;
-  float* slot_;
+  float* slots_;
   float* carried_;
-  const Tensor* dy_;  // of the turn 0 of the step whose dy is loaded next
+  const Tensor* fetch_dy_;
   int64_t dy_step_;
   int64_t first_index_;  // row of the batch
   int64_t index_;        // of the step and row, of turn 0
   int64_t fetch_index_;
   int64_t index_step_;
+  uint32_t dy_place_;  // the lower half of the address of the step's dy, of turn 0
   int unit_, row_, row_turn_, rows_, turns_;
   bool has_unit_;
   int fetch_turn_ = 0;
   int fetch_left_;
-  int slot_index_ = 0;
-  float coefficients_[kCoefficients];
-  float carry_ = 0.0f;
-  Tensor next_dy_;
+  int fetch_slot_ = 0;
+  int read_ = 0;
+  Gradients kept_[kKept];
 };
 
 }  // namespace aten_ext::cuda

@@ -21,11 +21,19 @@ constexpr int64_t kClusterHidden = 256;
 constexpr int64_t kClusterOf16Hidden = 512;
 constexpr int64_t kGridFmaHidden = kGridFmaColumns;
 
-// Rows of a group up to which a step takes less than upstream's: docs/kernels/rnn.md.
+// Figures: docs/kernels/rnn.md. fp32, layers beyond this with several gates: a cluster of 4 instead of a
+// block, up to so many rows of a group.
+constexpr int64_t kSmallBlockHidden = 64;
+constexpr int kClusterOf4Rows = 3;
+
+// Rows of a group up to which a step takes less than upstream's: in a block or cluster, over the whole GPU.
+// There, in 16 bits, steps grow with the gates too: rows times gates.
 constexpr int kFmaRows = 16;
-constexpr int kMmaRows = 32;
-// fp32: rows of a group from which TF32 is faster than multiply-adds.
-constexpr int kTf32FromRows = 3;
+constexpr int kMmaRows[2] = {24, 32};
+constexpr int kGridRowsOfGates = 96;
+
+// fp32: rows of a group of multiply-adds from which TF32 is faster, up to kClusterHidden and beyond.
+constexpr int kTf32FromRows[2] = {3, 5};
 
 // Where cuDNN multiplies in TF32, as in the forward.
 constexpr int64_t kTf32BeyondHidden = 192;
@@ -128,22 +136,33 @@ bool place(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const G
   plan.math = math;
   const int64_t hidden = sizes.hidden;
   const auto takes = [&](Exchange exchange, int blocks) {
-    return deal(sizes, gpu, exchange, blocks, plan) && choose_backward_kernel(sizes, cell, dtype, plan) &&
-           plan.shared_bytes <= gpu.shared_bytes;
+    return (exchange != Exchange::Cluster || gpu.code >= 90) && deal(sizes, gpu, exchange, blocks, plan) &&
+           choose_backward_kernel(sizes, cell, dtype, plan) && plan.shared_bytes <= gpu.shared_bytes;
   };
+  const bool several_gates = cell == Cell::Gru || cell == Cell::Lstm;
+  if (math == Math::Fma && several_gates && hidden > kSmallBlockHidden && hidden <= kBlockHidden &&
+      takes(Exchange::Cluster, 4) && plan.rows <= kClusterOf4Rows) {
+    return true;
+  }
   const int64_t units = math == Math::Fma ? kBackwardGridFmaUnits : kGridMmaUnits;
   return (hidden <= kBlockHidden && takes(Exchange::Block, 1)) ||
-         (gpu.code >= 90 && ((hidden <= kClusterHidden && takes(Exchange::Cluster, 8)) ||
-                             (hidden <= kClusterOf16Hidden && takes(Exchange::Cluster, 16)))) ||
+         (hidden <= kClusterHidden && takes(Exchange::Cluster, 8)) ||
+         (hidden <= kClusterOf16Hidden && takes(Exchange::Cluster, 16)) ||
          takes(Exchange::Grid, static_cast<int>(ceil_div(hidden, units)));
 }
 
-const char* reason_of(bool found, const RecurrenceBackward& plan) {
+int gates_of(Cell cell) {
+  return cell == Cell::Gru ? GruSizes::kGates : cell == Cell::Lstm ? LstmSizes::kGates : RnnSizes::kGates;
+}
+
+const char* reason_of(bool found, Cell cell, const RecurrenceBackward& plan) {
   if (!found) {
     return "hidden size without a kernel";
   }
-  return plan.rows <= (plan.math == Math::Fma ? kFmaRows : kMmaRows) ? nullptr
-                                                                     : "batch too large for the hidden size";
+  const bool grid = plan.exchange == Exchange::Grid;
+  const bool few = plan.rows <= (plan.math == Math::Fma ? kFmaRows : kMmaRows[grid]);
+  const bool fast = !grid || plan.math != Math::Mma || plan.rows * gates_of(cell) <= kGridRowsOfGates;
+  return few && fast ? nullptr : "batch too large for the hidden size";
 }
 
 }  // namespace
@@ -174,13 +193,13 @@ Choice<RecurrenceBackward> choose_recurrence_backward(const RecurrenceBackwardSi
   RecurrenceBackward plan{};
   const bool sixteen_bits = dtype != Dtype::Float;
   const char* reason =
-      reason_of(place(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan), plan);
+      reason_of(place(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan), cell, plan);
   const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % 4 == 0 && sizes.hidden > kTf32BeyondHidden &&
                         (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
-  if (may_tf32 && (reason != nullptr || plan.rows >= kTf32FromRows)) {
+  if (may_tf32 && (reason != nullptr || plan.rows >= kTf32FromRows[sizes.hidden > kClusterHidden])) {
     RecurrenceBackward with_tf32{};
     const char* const reason_of_tf32 =
-        reason_of(place(sizes, cell, dtype, gpu, Math::MmaTf32, with_tf32), with_tf32);
+        reason_of(place(sizes, cell, dtype, gpu, Math::MmaTf32, with_tf32), cell, with_tf32);
     if (reason_of_tf32 == nullptr) {
       plan = with_tf32;
       reason = nullptr;

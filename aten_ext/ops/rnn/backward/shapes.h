@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/math.h"
 #include "ops/rnn/backward/coefficients.h"
@@ -14,34 +15,37 @@ namespace aten_ext::cuda {
 // Turns that coefficients are fetched ahead, and steps that dy is asked for.
 constexpr int kBackwardAhead = 4;
 
-// Shared memory of what threads finish: slots [kBackwardAhead, kCoefficients, threads], carried values
+// Shared memory of what threads finish: slots [kBackwardAhead, kCoefficients + 1, threads], carried values
 // [turns, threads].
 template <class Sizes>
 constexpr size_t backward_items_bytes(int rows, int rows_of_turn, int threads) {
-  return sizeof(float) * threads * (kBackwardAhead * Sizes::kCoefficients + ceil_div(rows, rows_of_turn));
+  return sizeof(float) * threads *
+         (kBackwardAhead * (Sizes::kCoefficients + 1) + ceil_div(rows, rows_of_turn));
 }
 
 // ---- a block or a cluster has all units of a group ----------------------------------------------------
 
-// Multiply-adds (cluster_fma.cuh). A thread has columns of W_hh, as far as its block's gates go: all of them,
-// or, of `splits` threads with the same columns, a share. What registers do not hold is in shared memory.
-template <class Sizes, int blocks, int threads, int units, int splits>
+// Multiply-adds (cluster_fma.cuh). `splits` parts of the warps have all columns of W_hh each, for a share of
+// their block's gates, and of the warp's lanes `team` share those. What registers do not hold is in shared
+// memory.
+template <class Sizes, int blocks, int threads, int units, int splits, int team>
 struct BackwardFmaShape {
   static constexpr int kGates = Sizes::kGates;
   static constexpr int kBlocks = blocks;
   static constexpr int kThreads = threads;
   static constexpr int kUnits = units;  // of a block
   static constexpr int kSplits = splits;
+  static constexpr int kTeam = team;
   static constexpr int kDepth = kGates * units;                               // gates of a block's units
-  static constexpr int kWeights = kDepth / splits;                            // of a thread and column
-  static constexpr int kColumns = blocks * units * splits / threads;          // of a thread
+  static constexpr int kWeights = kDepth / splits / team;                     // of a thread and column
+  static constexpr int kColumns = blocks * units * splits * team / threads;   // of a thread
   static constexpr int kMostWeights = kWeights * kColumns > 192 ? 176 : 192;  // of a thread in registers
-  static constexpr int kSharedWeights = std::max(0, kWeights - kMostWeights / kColumns);
-  static constexpr int kKeptWeights = kWeights - kSharedWeights;
+  static constexpr int kKeptWeights = std::min(kWeights, kMostWeights / kColumns / 4 * 4);
+  static constexpr int kSharedWeights = kWeights - kKeptWeights;
   static constexpr int kMaxHidden = blocks * units;
   static constexpr int kRowsOfTurn = threads / units;
   static constexpr int kParts = blocks * splits;  // of a unit's sum
-  static_assert(kWeights % 4 == 0 && kKeptWeights % 4 == 0 && kColumns >= 1 && units % 32 == 0);
+  static_assert(kWeights % 4 == 0 && kColumns % team == 0 && units % 32 == 0);
 
   // Two barriers, gates' gradients [2, rows, kDepth], parts [2, kParts, rows, units], weights.
   ATEN_EXT_HOST_DEVICE static constexpr int floats(int rows) {
@@ -143,22 +147,24 @@ struct BackwardGridMmaShape {
 
 // ---- the kernels there are ---------------------------------------------------------------------------
 
-// Blocks, threads, units of a block, threads with the same columns.
+// Blocks, threads, units of a block, parts of the warps with the same columns, lanes with the same.
 template <class Sizes>
 using BackwardFmaShapes =
-    Shapes<BackwardFmaShape<Sizes, 1, 128, 32, 4>, BackwardFmaShape<Sizes, 1, 256, 64, 4>,
-           BackwardFmaShape<Sizes, 1, 256, 128, 2>, BackwardFmaShape<Sizes, 8, 256, 32, 1>,
-           BackwardFmaShape<Sizes, 16, 256, 32, 1>>;
-// Bytes of an operand, then as above with warps for threads.
+    Shapes<BackwardFmaShape<Sizes, 1, 128, 32, 4, 2>, BackwardFmaShape<Sizes, 1, 256, 64, 4, 4>,
+           BackwardFmaShape<Sizes, 1, 256, 128, 2, 4>, BackwardFmaShape<Sizes, 4, 256, 32, 2, 2>,
+           BackwardFmaShape<Sizes, 8, 256, 32, 1, 4>, BackwardFmaShape<Sizes, 16, 256, 32, 1, 4>>;
+// Bytes of an operand, then as above.
 template <class Sizes>
 using BackwardMmaShapes =
     Shapes<BackwardMmaShape<Sizes, 2, 1, 256, 64, 2>, BackwardMmaShape<Sizes, 2, 1, 256, 128, 1>,
            BackwardMmaShape<Sizes, 2, 8, 256, 32, 1>, BackwardMmaShape<Sizes, 2, 16, 256, 32, 1>>;
+// In TF32 a cluster of 16 has registers for the weights of a GRU; an RNN is faster over the whole GPU.
 template <class Sizes>
-using BackwardTf32Shapes = Shapes<BackwardMmaShape<Sizes, 4, 8, 256, 32, 1>>;
+using BackwardTf32Shapes = std::conditional_t<
+    Sizes::kGates == 3,
+    Shapes<BackwardMmaShape<Sizes, 4, 8, 256, 32, 1>, BackwardMmaShape<Sizes, 4, 16, 256, 32, 1>>,
+    Shapes<BackwardMmaShape<Sizes, 4, 8, 256, 32, 1>>>;
 // Bytes of an operand, times 16 units of a warp.
-template <class Sizes>
-using BackwardGridFmaShapes = Shapes<BackwardGridFmaShape<Sizes>>;
 template <class Sizes>
 using BackwardGridMmaShapes =
     Shapes<BackwardGridMmaShape<Sizes, 2, kGridMmaSteps>, BackwardGridMmaShape<Sizes, 2, kGridMmaMoreSteps>>;

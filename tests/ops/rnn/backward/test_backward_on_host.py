@@ -50,6 +50,7 @@ KERNELS = [
     (FMA, BLOCK, 1, [1, 7, 32]),
     (FMA, BLOCK, 1, [33, 64]),
     (FMA, BLOCK, 1, [65, 128]),
+    (FMA, CLUSTER, 4, [70, 128]),
     (FMA, CLUSTER, 8, [130, 256]),
     (FMA, CLUSTER, 16, [257, 512]),
     (FMA, GRID, 17, [130]),
@@ -195,6 +196,11 @@ def test_rows_do_not_mix(
         )
         assert torch.equal(of_clean[1], of_spoiled[1])
     assert not spoiled[0][0, 0, 1].isfinite().any()
+
+
+def test_tf32_of_a_gru_in_a_cluster_of_16(ops: Any) -> None:
+    for hidden, batch in ((257, 3), (512, 1), (300, 11)):
+        check(ops, new_case(GRU, torch.float32, hidden=hidden, batch=batch), [TF32, CLUSTER, 16, batch])
 
 
 def test_large_layers(ops: Any) -> None:

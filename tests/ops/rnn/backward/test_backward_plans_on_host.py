@@ -67,18 +67,25 @@ def test_what_is_chosen_would_launch(ops: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "tf32", "batch", "hidden", "directions", "wanted"),
     [
-        (torch.float32, False, 8, 128, 1, [FMA, BLOCK, 1, 1]),
+        (torch.float32, False, 8, 64, 1, [FMA, BLOCK, 1, 1]),
+        (torch.float32, False, 8, 128, 1, [FMA, CLUSTER, 4, 1]),
         (torch.float32, True, 264, 128, 1, [FMA, BLOCK, 1, 2]),
         (torch.float32, False, 8, 256, 1, [FMA, CLUSTER, 8, 1]),
-        (torch.float32, False, 16, 256, 2, [FMA, CLUSTER, 8, 3]),
         (torch.bfloat16, False, 8, 64, 2, [MMA, BLOCK, 1, 1]),
         (torch.bfloat16, False, 16, 256, 2, [MMA, CLUSTER, 8, 3]),
+        (torch.bfloat16, False, 32, 512, 2, [MMA, CLUSTER, 16, 11]),
         (torch.float16, False, 16, 1024, 1, [MMA, GRID, 64, 8]),
         (torch.float16, False, 16, 2048, 1, [MMA, GRID, 128, 16]),
+        # TF32: from a few rows on, where cuDNN's is, which wants multiples of four, and up to H = 640 more
+        # rows than these 16.
         (torch.float32, True, 16, 1024, 1, [TF32, GRID, 64, 8]),
-        # cuDNN's TF32 wants multiples of four, and more rows than these up to H = 640.
+        (torch.float32, True, 4, 1024, 1, [FMA, GRID, 128, 4]),
         (torch.float32, True, 16, 1022, 1, [FMA, GRID, 128, 16]),
         (torch.float32, True, 16, 256, 2, [FMA, CLUSTER, 8, 3]),
+        (torch.float32, True, 32, 256, 2, [TF32, CLUSTER, 8, 5]),
+        (torch.float32, True, 32, 192, 2, [FMA, CLUSTER, 8, 5]),
+        (torch.float32, True, 32, 512, 2, [TF32, CLUSTER, 16, 11]),
+        (torch.float32, True, 21, 512, 1, [FMA, CLUSTER, 16, 3]),
         (torch.float32, False, 16, 1024, 1, [FMA, GRID, 128, 16]),
     ],
 )
@@ -101,6 +108,8 @@ def test_declines(ops: Any) -> None:
         for cell, dtype, batch, hidden, wanted in (
             (GRU, torch.float32, 1, 1025, NO_KERNEL),
             (GRU, torch.float16, 1, 2049, NO_KERNEL),
+            (GRU, torch.float16, 66, 1024, TOO_LARGE),
+            (LSTM, torch.float16, 50, 1024, TOO_LARGE),
             (LSTM, torch.float32, 600, 512, TOO_LARGE),
             (LSTM, torch.float16, 600, 1024, TOO_LARGE),
             (GRU, torch.float32, 1 << 24, 8, "sizes beyond 32 bits"),
