@@ -151,10 +151,6 @@ bool place(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const G
          takes(Exchange::Grid, static_cast<int>(ceil_div(hidden, units)));
 }
 
-int gates_of(Cell cell) {
-  return cell == Cell::Gru ? GruSizes::kGates : cell == Cell::Lstm ? LstmSizes::kGates : RnnSizes::kGates;
-}
-
 const char* reason_of(bool found, Cell cell, const RecurrenceBackward& plan) {
   if (!found) {
     return "hidden size without a kernel";

@@ -167,9 +167,9 @@ using BackwardTf32Shapes = std::conditional_t<
 // Bytes of an operand, times 16 units of a warp.
 template <class Sizes>
 using BackwardGridMmaShapes =
-    Shapes<BackwardGridMmaShape<Sizes, 2, kGridMmaSteps>, BackwardGridMmaShape<Sizes, 2, kGridMmaMoreSteps>>;
+    Shapes<BackwardGridMmaShape<Sizes, 2, 8>, BackwardGridMmaShape<Sizes, 2, 16>>;  // H up to 1024, 2048
 template <class Sizes>
 using BackwardGridTf32Shapes =
-    Shapes<BackwardGridMmaShape<Sizes, 4, kGridMmaFewSteps>, BackwardGridMmaShape<Sizes, 4, kGridMmaSteps>>;
+    Shapes<BackwardGridMmaShape<Sizes, 4, 4>, BackwardGridMmaShape<Sizes, 4, 8>>;  // H up to 512, 1024
 
 }  // namespace aten_ext::cuda

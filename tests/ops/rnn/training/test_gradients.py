@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import aten_ext
-from ops.rnn.cases import DTYPES, FLOOR, no_less_accurate, tf32_allowed
+from ops.rnn.cases import DTYPES, FLOOR, tf32_allowed
 
 FORWARD, BACKWARD = "_cudnn_rnn", "_cudnn_rnn_backward"
 
@@ -34,6 +35,21 @@ def gradients(
             [o for o, _ in wanted], [x, *states, *rnn._flat_weights], [g.to(x.dtype) for _, g in wanted]
         )
     )
+
+
+def no_less_accurate(
+    ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, floor: float, rows: int
+) -> None:
+    """The mean error is at most 1.5 times upstream's, and so is the largest, but for the order of sums.
+
+    Sums of so many rows differ by it, in a random walk of roundings of terms: the largest of many elements is
+    chance.
+    """
+    assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype
+    scale = max(1.0, exact.abs().max().item())
+    for measure, least in ((torch.mean, floor * scale), (torch.max, floor * scale * math.sqrt(rows))):
+        mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
+        assert mine <= 1.5 * upstreams + least, (measure.__name__, mine, upstreams)
 
 
 def compare(
@@ -82,7 +98,7 @@ def compare(
     exact = gradients(rnn.double(), x.double(), [s.double() for s in states], grads)
     for mine, upstreams, truth in zip(ours, theirs, exact, strict=True):
         assert torch.equal(mine.isfinite(), upstreams.isfinite())
-        no_less_accurate(mine, upstreams, truth, FLOOR[dtype])
+        no_less_accurate(mine, upstreams, truth, FLOOR[dtype], steps * batch)
     return True
 
 

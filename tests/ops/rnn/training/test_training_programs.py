@@ -114,7 +114,8 @@ def test_two_graphs_alive(steps: int) -> None:
         equal(list(torch.autograd.grad(loss, inputs, retain_graph=True)), expected)
         equal(list(torch.autograd.grad(loss, inputs)), expected)
     for a, b in zip(theirs, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+        # TF32 of both.
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-3 * b.abs().max().item())
 
 
 @pytest.mark.gpu
