@@ -9,7 +9,7 @@ import torch
 
 from device_on_host import library
 from ops.rnn.cases import GRU, flattened
-from ops.rnn.training.on_host_cases import DTYPES, Problem, Sizes, load
+from ops.rnn.training.on_host_cases import DTYPES, MODES, Problem, Sizes, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
@@ -74,6 +74,30 @@ def test_forward_and_backward(
         assert mine.shape == truth.shape
         error = (mine.double() - truth).abs().max().item()
         assert error <= TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("steps", [1, 9])
+@pytest.mark.parametrize("cell", ["lstm", "tanh", "relu"])
+def test_other_cells(ops: Any, cell: str, dtype: torch.dtype, steps: int) -> None:
+    """Smaller ones are cuDNN's."""
+    problem = Problem(ops, Sizes(cell, steps, 3, 8, 200, 2, dtype=dtype))
+    lstm = cell == "lstm"
+    cx = problem.cx if lstm else None
+    packed, _ = flattened(problem.weights)
+    options = (MODES[cell], 200, 0, 2, False, 0.0, True, False, [], None)
+    first = (problem.x, problem.weights, 4)
+    y, _, cy, reserve, _ = torch.ops.aten_ext_on_host._cudnn_rnn(*first, None, problem.hx, cx, *options)
+    assert cy.shape == (problem.cx.shape if lstm else (0,))
+    grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
+    dx, dhx, dcx, dw = torch.ops.aten_ext_on_host._cudnn_rnn_backward(
+        *first, packed, problem.hx, cx, y, *grads, *options, reserve, [True, True, lstm, True]
+    )
+    factor = 10 if cell == "relu" else 1  # a state that is rounded to 0 has another gradient
+    found = [dx, dhx, *([dcx] if lstm else []), *dw]
+    for mine, truth in zip(found, problem.exact(), strict=True):
+        error = (mine.double() - truth).abs().max().item()
+        assert error <= factor * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
 
 
 def test_nothing_is_kept_of_inner_layers_memory(ops: Any) -> None:
