@@ -5,8 +5,9 @@ Environment:
 * ``ATEN_EXT_BUILD_CUDA``: ``1`` makes it an error when the CUDA kernels cannot be built, ``0`` leaves them
   out. Unset: they are built when the installed torch has CUDA and a toolkit of the same major version is
   found, otherwise one line says why not.
-* ``TORCH_CUDA_ARCH_LIST``: the GPU architectures, as for any PyTorch extension. Unset: everything from
-  sm_75 to the newest that the toolkit knows, with 9.0a for Hopper, and PTX of the last.
+* ``TORCH_CUDA_ARCH_LIST``: the GPU architectures, as for any PyTorch extension. Unset: those of the GPUs
+  that are present. ``all``, or no GPU: everything from sm_75 to the newest that the toolkit knows, with 9.0a
+  for Hopper, and PTX of the last.
 * ``ATEN_EXT_BUILD_FAMILIES``: ``cat,rnn`` builds the overrides of these families alone, for work on one of
   them. Unset: all.
 * ``CUDA_HOME``, ``MAX_JOBS``: as for any PyTorch extension.
@@ -49,12 +50,15 @@ if tuple(int(part) for part in TORCH_VERSION.split(".")) < (2, 11):
     sys.exit(f"aten_ext: expected torch >= 2.11, got {torch.__version__}")
 
 # Vectorised CPU kernels: compiled for an instruction set that not every machine has, chosen at run time.
-# AVX2 alone, as upstream does for these operators: AVX-512 measured no faster.
-CAPABILITY_SOURCES = "**/cpu/*_kernel.cpp"
-CAPABILITIES: dict[str, list[str]] = {}
+# Each: the sources, the flags. AVX2 alone where memory is the limit: AVX-512 measured no faster there.
+CAPABILITIES: dict[str, tuple[str, list[str]]] = {}
 if platform.machine() in ("x86_64", "AMD64"):
     # Fused multiply-adds are written out where they are wanted; the compiler is to make no others.
-    CAPABILITIES["AVX2"] = ["-mavx2", "-mfma", "-mf16c", "-ffp-contract=off"]
+    avx2 = ["-mavx2", "-mfma", "-mf16c", "-ffp-contract=off"]
+    # GCC 12 warns of its own header there.
+    avx512 = [*avx2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-Wno-maybe-uninitialized"]
+    CAPABILITIES["AVX2"] = ("**/cpu/*_kernel.cpp", avx2)
+    CAPABILITIES["AVX512"] = ("ops/rnn/cpu/*_kernel.cpp", avx512)
 
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
@@ -113,25 +117,39 @@ def decide_cuda() -> Path | None:
     return None
 
 
-def arch_flags(toolkit: Path) -> list[str]:
-    """-gencode flags for the default architectures; none where TORCH_CUDA_ARCH_LIST is set (torch reads it).
+def gpus_here() -> list[int]:
+    """The compute capabilities of the GPUs present, 90 for 9.0; empty where there is none."""
+    if not torch.cuda.is_available():
+        return []
+    capabilities = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
+    return sorted({10 * major + minor for major, minor in capabilities})
 
-    Machine code of x.y also runs on x.z for z > y, so one of each major version is enough to cover it; 8.6
-    and 8.9 are there for speed, and the PTX of the newest for what comes after.
+
+def machine_code(number: int) -> str:
+    """The -gencode flag for it. 9.0a: the instructions that only Hopper has (setmaxnreg, wgmma)."""
+    name = "90a" if number == 90 else str(number)
+    return f"-gencode=arch=compute_{name},code=sm_{name}"
+
+
+def arch_flags(toolkit: Path) -> list[str]:
+    """The default -gencode flags; none where TORCH_CUDA_ARCH_LIST names some: torch reads it.
+
+    Those of the GPUs present, if the toolkit knows them. Otherwise all: machine code of x.y also runs on x.z
+    for z > y, so one of each major version is enough to cover it; 8.6 and 8.9 are there for speed, and the
+    PTX of the newest for what comes after.
     """
-    if os.environ.get("TORCH_CUDA_ARCH_LIST"):
+    wanted = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+    if wanted not in ("", "all"):
         return []
     numbers = [int(n) for n in re.findall(r"compute_(\d+)\b", nvcc_output(toolkit, "--list-gpu-arch"))]
     known = sorted(n for n in set(numbers) if n >= 75)
+    here = [] if wanted else gpus_here()
+    if here and set(here) <= set(known):
+        return [machine_code(n) for n in here]
     first_of_major = {n // 10: n for n in reversed(known)}
     chosen = sorted({*first_of_major.values(), *({86, 89} & set(known))})
-    flags = []
-    for n in chosen:
-        # 9.0a: the instructions that only Hopper has (setmaxnreg, wgmma).
-        name = "90a" if n == 90 else str(n)
-        flags.append(f"-gencode=arch=compute_{name},code=sm_{name}")
-    flags.append(f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}")
-    return flags
+    newest = f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}"
+    return [*map(machine_code, chosen), newest]
 
 
 def architectures(toolkit: Path) -> str:
@@ -196,16 +214,20 @@ def extensions() -> list[Extension]:
     """The two extension modules."""
     toolkit = decide_cuda()
     cuda = toolkit is not None
-    capability_sources = sources_matching(CAPABILITY_SOURCES)
+    by_capability = {name: sources_matching(pattern) for name, (pattern, _) in CAPABILITIES.items()}
     # The ATen side of CUDA holds rules too, which a CPU build has as well: aten_ext.explain asks them.
     # bindings.cpp is the other module's; registry.cpp and watch.cpp are in both.
-    apart_sources = {*capability_sources, str(BINDINGS)}
+    apart_sources = {*(source for found in by_capability.values() for source in found), str(BINDINGS)}
     sources = [*generate_sources(cuda), *(s for s in sources_matching("**/*.cpp") if s not in apart_sources)]
     # (folder of the objects, sources, further flags for the host compiler)
     apart: list[tuple[str, list[str], list[str]]] = [
-        (name.lower(), capability_sources, [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *flags])
-        for name, flags in CAPABILITIES.items()
-        if capability_sources
+        (
+            name.lower(),
+            found,
+            [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *CAPABILITIES[name][1]],
+        )
+        for name, found in by_capability.items()
+        if found
     ]
 
     common = [
@@ -226,6 +248,7 @@ def extensions() -> list[Extension]:
         cpp_extension.CUDA_HOME = str(toolkit)
         # Apart, because op.cpp and op.cu in one folder would both become op.o.
         apart.append(("device", sources_matching("**/*.cu"), []))
+        say(f"compiling CUDA kernels for {architectures(toolkit)} (TORCH_CUDA_ARCH_LIST chooses)")
         host.append("-DATEN_EXT_WITH_CUDA")
         device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
         device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
@@ -292,7 +315,12 @@ class Build(cpp_extension.BuildExtension):
                 extra_postargs=flags,
                 depends=ext.depends,
             )
-        super().build_extension(ext)
+        # An extension each: both compile registry.cpp, with other flags.
+        whole, self.build_temp = self.build_temp, os.path.join(self.build_temp, ext.name.rpartition(".")[2])
+        try:
+            super().build_extension(ext)
+        finally:
+            self.build_temp = whole
 
 
 setup(

@@ -96,6 +96,7 @@ struct {override.symbol} {{
   static constexpr bool kWritten[] = {{{_flags(override.written)}}};
   static constexpr bool kOpaque[] = {{{_flags(override.opaque)}}};
   static constexpr bool kRandom = {str(override.random).lower()};
+  static constexpr bool kOwnNode = {str(override.own_node).lower()};
   static constexpr bool kPaired = {str(bool(override.pair)).lower()};
   static Override& row() {{ return overrides[{index}]; }}
   static Watch& watch() {{ return the_watch; }}
@@ -126,10 +127,25 @@ def _composite_entry(override: Override) -> str:
 
     A kernel at a backend key takes an operator's decomposition away from everything that comes before that
     key: autograd, functorch, torch.compile. This gives it back to all of them and lets only plain calls
-    through.
+    through. An override with an autograd node of its own gets those that are differentiated, too, here above
+    autograd.
     """
     name, overload = override.name.partition(".")[0], override.name.partition(".")[2]
     operator = f"at::_ops::{name}{'_' + overload if overload else ''}"
+    if override.own_node:
+        differentiated = " || ".join(f"is_differentiated({a})" for a in override.argument_names.split(", "))
+        return f"""
+{override.returns} {override.symbol}(c10::DispatchKeySet keys_, {override.arguments}) {{
+  if (!is_plain(keys_, c10::DispatchKey::{override.key})) {{
+    return {override.upstream};
+  }}
+  if ({differentiated}) {{
+    return entry::{override.symbol}({override.argument_names});
+  }}
+  at::AutoDispatchBelowADInplaceOrView below_;
+  return {operator}::redispatch(keys_ & c10::after_ADInplaceOrView_keyset, {override.argument_names});
+}}
+"""
     return f"""
 {override.returns} {override.symbol}(c10::DispatchKeySet keys_, {override.arguments}) {{
   if (needs_decomposition(keys_, c10::DispatchKey::{override.key}, {override.argument_names})) {{
@@ -248,6 +264,9 @@ def _entries(overrides: list[Override], passes: list[GraphPass], with_cuda: bool
         out.append("\nTORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {\n  if (!allowed) return;\n")
         for name, override in {o.name: o for o in composite}.items():
             target = override.upstream.partition("(")[0]
+            if "." in name:  # one of several of that name
+                kinds = ", ".join(override.argument_types)
+                target = f"(static_cast<{override.returns} (*)({kinds})>({target}))"
             out.append(f'  m.impl("{name}", TORCH_FN({target}));\n')
         out.append("}\n")
     out.append("\nTORCH_LIBRARY_FRAGMENT(aten_ext, m) {\n  if (!aten_ext::may_define()) return;\n")

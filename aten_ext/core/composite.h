@@ -34,10 +34,13 @@ bool is_differentiated(const NoTensor& /*argument*/) {
 
 // `keys`: those of the call, as its kernel at the Autograd key gets them. Anything but the plain backend
 // after autograd (a mode, functionalisation, a tensor subclass, a quantised or sparse tensor) is not ours.
+inline bool is_plain(c10::DispatchKeySet keys, c10::DispatchKey backend) {
+  return (keys & c10::after_ADInplaceOrView_keyset).highestPriorityTypeId() == backend;
+}
+
 template <typename... Arguments>
 bool needs_decomposition(c10::DispatchKeySet keys, c10::DispatchKey backend, const Arguments&... arguments) {
-  return (keys & c10::after_ADInplaceOrView_keyset).highestPriorityTypeId() != backend ||
-         (is_differentiated(arguments) || ...);
+  return !is_plain(keys, backend) || (is_differentiated(arguments) || ...);
 }
 
 }  // namespace aten_ext

@@ -20,7 +20,7 @@ constexpr int kLeastHere = 105;
 // Of a layer larger than all that were measured: its time is a guess.
 constexpr int kLeastBeyond = 200;
 // Of a layer between two cells whose tiles differ: ours costs what the larger does, upstream's perhaps not.
-constexpr int kLeastBetween = 120;
+constexpr int kLeastBetween = 150;
 // Of a cell that was measured on another.
 constexpr int kLeastElsewhere = 130;
 

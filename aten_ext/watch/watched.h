@@ -3,12 +3,23 @@
 
 #include <c10/macros/Macros.h>
 
+#include "core/composite.h"
 #include "core/decision.h"
 #include "watch/profiled.h"
 #include "watch/shadow.h"
 #include "watch/signature.h"
 
 namespace aten_ext {
+
+// Whether ours would bring an autograd node: shadow mode compares results, not graphs.
+template <class S>
+bool brings_node([[maybe_unused]] const typename S::Args& arguments) {
+  if constexpr (S::kOwnNode) {
+    return S::unpack(arguments, [](const auto&... each) { return (is_differentiated(each) || ...); });
+  } else {
+    return false;
+  }
+}
 
 // The whole entry, with everything that is written down about its call.
 template <class S>
@@ -38,9 +49,10 @@ C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
       break;
   }
   const auto& plan = decision.choice.plan();
-  Ran<typename S::Result> ran = S::watch().samples() && !is_internal() && !S::kPaired
-                                    ? shadowed<S>(arguments, plan)
-                                    : profiled<S>(arguments, plan);
+  Ran<typename S::Result> ran =
+      S::watch().samples() && !is_internal() && !S::kPaired && !brings_node<S>(arguments)
+          ? shadowed<S>(arguments, plan)
+          : profiled<S>(arguments, plan);
   if (ran.refused()) {
     trace(Route::kLate, "");
     return late<S>(arguments);

@@ -184,8 +184,8 @@ def explain(op: Any, *args: Any, key: str | None = None, **kwargs: Any) -> Expla
     asked = (
         _choose_overload(packet, args, kwargs) if overload is None else getattr(packet, overload or "default")
     )
-    with torch.no_grad():
-        name, reason, plan, _ = asked(*args, **kwargs)
+    # Not under no_grad: some rules ask whether a gradient is wanted.
+    name, reason, plan, _ = asked(*args, **kwargs)
     if not is_active():
         return Explanation(None, key, "upstream", "nothing is registered (ATEN_EXT=0)")
     if key not in known[name].enabled_keys:

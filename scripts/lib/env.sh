@@ -64,6 +64,22 @@ _aten_ext_fingerprint() {
     } | sha256sum
 }
 
+# A line for each file that is compiled, and what setup.py says; all of it stands in build/build.log. The
+# installation after it finds everything compiled.
+_aten_ext_build() {
+    local log=$ATEN_EXT_ROOT/build/build.log
+    mkdir -p -- "${log%/*}"
+    (cd -- "$ATEN_EXT_ROOT" && exec "$1" setup.py build_ext --inplace 2>&1) |
+        tee -- "$log" |
+        sed -u -n -E -e '/^aten_ext: /p' \
+            -e 's|^\[([0-9]+/[0-9]+)\].* -c [^ ]*/([^ /]+/[^ /]+) .*|aten_ext:   [\1] \2|p' >&2
+    if [[ ${PIPESTATUS[0]} != 0 ]]; then
+        grep -E ' error: |^error: |^aten_ext: ' -- "$log" | head -n 20 >&2
+        _aten_ext_say "the build failed; all it said is in $log"
+        return 1
+    fi
+}
+
 aten_ext_make_env() {
     local directory=$1 extras=${2-} python=${PYTHON:-python3} missing torch stamp
     if [[ -x $directory/bin/python ]]; then
@@ -96,8 +112,10 @@ aten_ext_make_env() {
     rm -f -- "$stamp"
     _aten_ext_say "installing what the build needs"
     "${install[@]}" 'setuptools>=77,<82' wheel ninja 'pybind11>=2.13' pyyaml numpy typing_extensions || return
+    _aten_ext_say "building aten_ext (takes minutes)"
+    _aten_ext_build "$python" || return
     # Without build isolation: the kernels fit only the torch that they were built with, and that is this one.
-    _aten_ext_say "building and installing aten_ext${extras:+ with extras $extras} (takes minutes)"
+    _aten_ext_say "installing aten_ext${extras:+ with extras $extras}"
     "${install[@]}" --no-build-isolation --editable "$ATEN_EXT_ROOT${extras:+[$extras]}" || return
     _aten_ext_fingerprint "$python" "$extras" >"$stamp"
 }

@@ -16,7 +16,8 @@ _CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("gru: training is taken", _RULE, "if (a.train) {", "if (false) {", _DECLINES),
-    ("gru: packed sequences are taken", _RULE, "if (!a.batch_sizes.empty()) {", "if (false) {", _DECLINES),
+    ("gru: batch sizes may add up to anything", _RULE, "if (sum != rows) {", "if (false) {", _DECLINES),
+    ("gru: batch sizes may grow", _RULE, "size < 1 || size > before", "size < 1", _DECLINES),
     ("gru: weights may have gaps", _RULE, "if (!w.is_contiguous()) {", "if (false) {", _DECLINES),
     (
         "gru: deeper layers read the input's columns",

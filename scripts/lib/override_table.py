@@ -22,7 +22,7 @@ from torchgen.gen import parse_tags_yaml
 from torchgen.model import DispatchKey, Location, NativeFunction
 
 REQUIRED_FIELDS = ("func", "dispatch", "family", "summary")
-VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque", "pair")
+VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque", "pair", "autograd")
 VALID_KEYS = ("CPU", "CUDA")
 PASS_REQUIRED_FIELDS = ("pass", "summary")
 PASS_VALID_FIELDS = (*PASS_REQUIRED_FIELDS, "unmeasured")
@@ -42,6 +42,7 @@ class Override:
     family: str  # "cat": its folder below aten_ext/ops/ and tests/ops/
     summary: str
     measured: bool  # no benchmark has shown it to be faster yet: it starts off
+    own_node: bool  # composite, and brings an autograd node of its own for calls that are differentiated
     pair: str  # "_cudnn_rnn": the forward whose backward this is; "" for all others
     returns: str  # "at::Tensor &"
     argument_types: tuple[str, ...]  # ("const at::ITensorListRef &", "int64_t", "at::Tensor &")
@@ -83,6 +84,7 @@ class Override:
         measured: bool = True,
         opaque: Collection[int] = (),
         pair: str = "",
+        own_node: bool = False,
     ) -> Override:
         """Let torchgen print the signatures of ``function``, with plain integers for sizes.
 
@@ -104,6 +106,7 @@ class Override:
                 family=family,
                 summary=summary,
                 measured=measured,
+                own_node=own_node,
                 pair=pair,
                 returns=signature.returns_type().cpp_type(),
                 argument_types=tuple(a.type for a in signature.arguments()),
@@ -323,6 +326,14 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                     f"{unmeasured_line}: expected 'unmeasured' to name keys of 'dispatch' "
                     f"({', '.join(keys)}), got {key!r}"
                 )
+        autograd_text, autograd_line = fields.get("autograd", ("", ""))
+        own_node = [key.strip() for key in autograd_text.split(",")] if autograd_text else []
+        for key in own_node:
+            if key not in keys or with_upstream[key] != "CompositeImplicitAutograd":
+                raise TableError(
+                    f"{autograd_line}: expected 'autograd' to name keys of 'dispatch' ({', '.join(keys)}) "
+                    f"of an operator that PyTorch composes of others, got {key!r}"
+                )
         family, family_line = fields["family"]
         if not family.isidentifier():
             raise TableError(f"{family_line}: expected an identifier as the name of a family, got {family!r}")
@@ -341,6 +352,7 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                 measured=key not in unmeasured,
                 opaque=opaque,
                 pair=pair,
+                own_node=key in own_node,
             )
             for key in keys
         )

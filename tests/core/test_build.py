@@ -58,12 +58,48 @@ def test_toolkit_behind_a_wrapper(setup_module: dict[str, Any], toolkit: Path) -
     assert setup_module["find_toolkit"]() == toolkit
 
 
-def test_default_architectures(setup_module: dict[str, Any], toolkit: Path) -> None:
+def test_all_architectures(
+    setup_module: dict[str, Any], toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """sm_75 and newer, one of each major version and 8.6 and 8.9, 9.0a, and PTX of the newest."""
-    flags = setup_module["arch_flags"](toolkit)
+    # One list where no GPU is seen, and where a wheel is made beside one.
+    for wanted in ("", "all"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda wanted=wanted: wanted == "all")
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", wanted)
+        assert_all_architectures(setup_module["arch_flags"](toolkit))
+
+
+def assert_all_architectures(flags: list[str]) -> None:
     assert [flag.rpartition("code=")[2] for flag in flags] == [
         "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120", "compute_120",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        ([(9, 0)], ["sm_90a"]),
+        ([(8, 9), (8, 0), (8, 9)], ["sm_80", "sm_89"]),
+        ([(8, 7)], ["sm_87"]),
+        # The toolkit does not know it: PTX of the newest is what will run there.
+        ([(9, 0), (13, 0)], None),
+    ],
+)
+def test_architectures_of_the_gpus_here(
+    setup_module: dict[str, Any],
+    toolkit: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    here: list[tuple[int, int]],
+    expected: list[str] | None,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(here))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: here[device])
+    flags = setup_module["arch_flags"](toolkit)
+    if expected is None:
+        assert_all_architectures(flags)
+    else:
+        assert [flag.rpartition("code=")[2] for flag in flags] == expected
 
 
 def test_architectures_of_the_environment(

@@ -169,7 +169,7 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
     assert explain(1, 8192, 100000).reason == SLOWER
 
 
-@pytest.mark.parametrize(("rows", "least"), [(5, 105), (8, 105), (9, 120), (16, 105), (33, 120), (64, 105)])
+@pytest.mark.parametrize(("rows", "least"), [(5, 105), (8, 105), (9, 150), (16, 105), (33, 150), (64, 105)])
 def test_rows_between_tiles_ask_for_more(rows: int, least: int, pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
     for percent, route in ((least - 1, "upstream"), (least, "fused")):

@@ -27,7 +27,7 @@ import torch
 from debugging.gdb_here import why_no_gdb
 from paths import DOCS, ROOT
 
-PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 INDEX = DOCS / "index.md"
 TRACED_TORCH = "2.13"
 """The torch whose functions stand in the traces; others may name them otherwise."""

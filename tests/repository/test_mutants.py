@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
 
 import pytest
 
+import random_mutants
 from compute_sanitizer import FILES_NOT_OF, GPU_LEFT_OUT
 from host_sanitizers import SANITIZERS
 from mutant_table import MUTANTS, Mutant
@@ -50,8 +52,37 @@ def test_what_sanitizers_leave_out_exists() -> None:
         assert all((ROOT / test).exists() for test in sanitizer.tests if test.startswith("tests/"))
 
 
+@pytest.mark.parametrize("family", random_mutants.FAMILIES)
+def test_random_mutants_have_sources_and_tests(family: str) -> None:
+    assert len(random_mutants.sources(family)) >= 10
+    assert all((ROOT / folder).is_dir() for folder in random_mutants.FAMILIES[family][1])
+
+
+def test_random_mutants_are_drawn_by_the_seed() -> None:
+    pytest.importorskip("universalmutator")
+
+    def drawn(seed: int) -> list[random_mutants.RandomMutant]:
+        return list(itertools.islice(random_mutants.draw(["cat", "python"], seed), 40))
+
+    first = drawn(1)
+    assert first == drawn(1) and first != drawn(2) and len(set(first)) == 40
+    assert {mutant.family for mutant in first} == {"cat", "python"}
+    for mutant in first:
+        before = (ROOT / mutant.file).read_text()
+        after = mutant.applied(before)
+        assert before.split() != after.split(), "not only spaces"
+        assert before.count("\n") == after.count("\n") and mutant.diff().startswith(f"--- {mutant.file}")
+
+
 @pytest.mark.parametrize(
-    ("script", "arguments"), [("mutants", ["--only", "no such mutant"]), ("sanitize", ["no_such_kind"])]
+    ("script", "arguments"),
+    [
+        ("mutants", ["--only", "no such mutant"]),
+        ("mutants", ["cat"]),
+        ("mutants", ["--random", "0"]),
+        ("mutants", ["--random", "3", "no such family"]),
+        ("sanitize", ["no_such_kind"]),
+    ],
 )
 def test_mistakes_at_the_command_line_are_one_line(script: str, arguments: list[str]) -> None:
     run = subprocess.run(

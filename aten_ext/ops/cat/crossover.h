@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
 
 #include "core/tables.h"
 #include "ops/cat/inputs.h"
@@ -18,19 +19,21 @@ enum class Kind : uint8_t { Expanded, Mixed, OneInput, Pieces, Other };
 // The table's only axis: the kinds but the last.
 inline constexpr std::array<int64_t, 1> kShape{4};
 
-// Of so many inputs and dimensions, and of one dtype, upstream takes one launch; beyond that it takes many.
+// Of so many inputs and dimensions, and of one dtype, upstream takes one launch; beyond that one for each
+// input.
 constexpr int64_t kUpstreamInputs = 64;
 constexpr int64_t kUpstreamDims = 4;
 // Results of so many bytes cost the length of a launch, and nothing else.
 constexpr int64_t kLaunchBytes = int64_t{96} << 10;
 constexpr int64_t kLaunchInputs = 16;
-// Pieces that are no multiple of it are read one byte or half at a time.
+// Pieces that are no multiple of it, or do not begin at one, are read one byte or half at a time.
 constexpr int64_t kWordBytes = 4;
 // Elements that upstream reads at full speed wherever they lie.
 constexpr int64_t kLargeElement = 8;
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
-  if (!found.one_dtype || found.count > kUpstreamInputs || found.valid->dim() > kUpstreamDims) {
+  const bool one_launch = found.valid->dim() <= kUpstreamDims || found.count == 1;
+  if (!found.one_dtype || found.count > kUpstreamInputs || !one_launch) {
     return Kind::Other;
   }
   const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
@@ -49,7 +52,8 @@ inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
       if (is_skipped(t)) {
         continue;
       }
-      words = words && t.sizes()[found.dim] * step * size % kWordBytes == 0;
+      const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+      words = words && (t.sizes()[found.dim] * step * size) % kWordBytes == 0 && address % kWordBytes == 0;
       contiguous += tensor.is_contiguous(found.format);
       for (int64_t d = 0; d < t.dim(); ++d) {
         expanded = expanded || (t.strides()[d] == 0 && t.sizes()[d] > 1);

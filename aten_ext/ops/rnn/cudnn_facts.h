@@ -30,9 +30,10 @@ struct KeptOnChip {
 constexpr KeptOnChip kLstmFp32[] = {{56, 0, 0}, {64, 32, 8}, {84, 0, 0}, {96, 32, 0}, {112, 128, 0}};
 constexpr KeptOnChip kLstmFp16[] = {{28, 0, 0}, {32, 64, 64}, {56, 0, 0},   {64, 32, 8},
                                     {84, 0, 0}, {96, 32, 0},  {112, 128, 0}};
-constexpr KeptOnChip kRnnFp32[] = {{64, 0, 0}, {96, 64, 8}, {128, 256, 32}, {176, 8, 0}, {192, 16, 16}};
-constexpr KeptOnChip kRnnFp16[] = {{28, 0, 0},  {32, 64, 64},   {56, 0, 0},  {64, 64, 8},  {84, 0, 0},
-                                   {96, 64, 8}, {128, 256, 32}, {176, 8, 0}, {192, 16, 16}};
+constexpr KeptOnChip kRnnFp32[] = {{92, 0, 0},  {112, 32, 0}, {128, 32, 32},
+                                   {144, 0, 0}, {176, 8, 0},  {192, 16, 16}};
+constexpr KeptOnChip kRnnFp16[] = {{28, 0, 0},   {32, 64, 64},  {56, 0, 0},  {64, 64, 8}, {92, 0, 0},
+                                   {112, 64, 0}, {128, 64, 32}, {144, 8, 0}, {176, 8, 0}, {192, 16, 16}};
 // fp16 where rows and hidden size are multiples of eight: cuDNN takes other kernels, which are slower.
 constexpr KeptOnChip kRnnFp16OfEight[] = {{128, 1 << 30, 1 << 30}, {256, 128, 128}};
 
@@ -60,6 +61,20 @@ constexpr bool is_static_lstm(const RnnProblem& problem) {
   return problem.cell == Cell::Lstm && problem.dtype == Dtype::Half && problem.layers == 1 &&
          problem.directions == 1 && problem.sequence.batch == 16 && problem.hidden % 128 == 0 &&
          problem.sequence.features % 128 == 0 && problem.hidden >= 896 && problem.hidden <= 1024;
+}
+
+// Two to four steps of a small LSTM or RNN: one launch of cuDNN's takes 6 to 8 us.
+constexpr bool is_kept_for_few_steps(const RnnProblem& problem) {
+  const Sequence& sequence = problem.sequence;
+  if (problem.dtype == Dtype::BFloat16 || problem.cell == Cell::Gru || sequence.steps < 2 ||
+      sequence.steps > 4) {
+    return false;
+  }
+  if (problem.cell == Cell::Lstm) {
+    return problem.hidden <= 60;
+  }
+  return problem.hidden <= 80 ||
+         (problem.hidden <= 128 && problem.dtype == Dtype::Float && sequence.batch > 4);
 }
 
 // Whether upstream was seen to be as fast because it has a persistent kernel too.

@@ -1,5 +1,7 @@
 // _cudnn_rnn on CUDA: a stack of GRU, LSTM or RNN layers.
 //
+// A packed sequence is padded for the kernels and its results are packed again (packed_sequence.h).
+//
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
 // hx, cy like cx (without cx empty), and what a backward needs (training/reserve.h), in inference an empty
 // `reserve` of bytes. weight_buf is what the caller gave, or a packed copy of the weights made for this call.
@@ -50,6 +52,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include "core/launch.h"
 #include "ops/rnn/cell_step.h"
 #include "ops/rnn/flat_weights.h"
+#include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
 
@@ -124,20 +127,55 @@ at::Tensor new_output(const RnnProblem& problem, const at::Tensor& reserve, int6
   return output;
 }
 
+// What the kernels that pad ask of a packed sequence, in the device's memory.
+struct PackedMetadata {
+  at::Tensor numbers;
+  PackedRows rows{};
+  cudaError_t error = cudaSuccess;
+
+  PackedMetadata(const Sequence& sequence, const at::TensorOptions& options, cudaStream_t stream) {
+    std::vector<int> values;
+    values.reserve(sequence.steps + sequence.batch);
+    int row = 0;
+    for (int64_t time = 0; time < sequence.steps; ++time) {
+      values.push_back(row);
+      row += static_cast<int>(sequence.batch_sizes[time]);
+    }
+    values.resize(sequence.steps + sequence.batch);
+    int64_t length = sequence.steps;
+    for (int64_t i = 0; i < sequence.batch; ++i) {
+      while (sequence.batch_sizes[length - 1] <= i) {
+        --length;
+      }
+      values[sequence.steps + i] = static_cast<int>(length);
+    }
+    numbers = at::empty({static_cast<int64_t>(values.size())}, options.dtype(at::kInt));
+    int* const to = numbers.mutable_data_ptr<int>();
+    rows = {to, to + sequence.steps, static_cast<int>(sequence.steps), static_cast<int>(sequence.batch)};
+    error = launch_write(values.data(), static_cast<int64_t>(values.size()), to, stream);
+  }
+};
+
 // A layer at work. The first reads the call's input, the others what the layer before wrote.
 struct LayerCall {
   const RnnPlan& plan;
   const args::_cudnn_rnn& call;
   int64_t index;
-  Layout layout;     // of the input
-  at::Tensor input;  // [steps, batch, features]
+  Layout layout;             // of the input
+  at::Tensor input;          // [steps, batch, features]
+  at::Tensor reverse_input;  // the same for the second direction, of a packed sequence
   at::Tensor hx, hy;
   at::Tensor cx, cy;  // of an LSTM; without cx it is zero
   at::Tensor y;       // [steps, batch, directions * hidden]
   cudaStream_t stream;
+  const PackedMetadata* packed;  // or nullptr
+  at::Tensor reserve;  // what a backward needs; in inference empty
 
   const RnnProblem& problem() const {
     return plan.problem;
+  }
+  const at::Tensor& input_of(int64_t direction) const {
+    return direction == 1 && reverse_input.defined() ? reverse_input : input;
   }
   // In the list of weights and in the states.
   int64_t index_of(int64_t direction) const {
@@ -204,12 +242,12 @@ struct Carried {
 // The steps from `first` on, in the order in which a direction computes them, as rows for one GEMM.
 Rows rows_of_chunk(const LayerCall& layer, int64_t direction, int64_t first, int64_t steps) {
   const int64_t all = layer.problem().sequence.steps;
+  const at::Tensor& input = layer.input_of(direction);
   if (steps == all) {
-    return as_rows(layer.input, layer.layout);
+    return as_rows(input, layer.layout);
   }
   // Copied, unless it is contiguous in time.
-  return as_rows(layer.input.narrow(0, direction == 0 ? first : all - first - steps, steps),
-                 Layout::TimeMajor);
+  return as_rows(input.narrow(0, direction == 0 ? first : all - first - steps, steps), Layout::TimeMajor);
 }
 
 // The projections of all directions, then one launch: for all steps, or for one chunk of them after the
@@ -253,8 +291,8 @@ cudaError_t run_recurrence(const LayerCall& layer) {
     }
     const Rows rows = rows_of_chunk(layer, 0, first, p.steps);
     projection.rows[0] = rows.matrix;
-    projection.rows[1] =
-        p.steps == all || p.directions == 1 ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
+    const bool same_rows = p.directions == 1 || (p.steps == all && !layer.reverse_input.defined());
+    projection.rows[1] = same_rows ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
     p.projection_step = rows.step * gates;
     p.projection_row = rows.row * gates;
     const float* projected[2] = {};
@@ -266,6 +304,14 @@ cudaError_t run_recurrence(const LayerCall& layer) {
       const int64_t time = direction == 0 ? first : all - first - p.steps;
       RecurrenceDirection& d = p.direction[direction];
       d.projection = projected[direction];
+      if (layer.packed != nullptr && layer.cy.defined()) {
+        const cudaError_t error =
+            launch_hold(layer.packed->rows, const_cast<float*>(projected[direction]), static_cast<int>(time),
+                        static_cast<int>(p.steps), problem.hidden, static_cast<int>(direction), layer.stream);
+        if (error != cudaSuccess) {
+          return error;
+        }
+      }
       d.h0 = first == 0 ? layer.hx.select(0, index).const_data_ptr() : before->h.of(direction);
       d.h0_fp32 = first == 0 ? nullptr : before->h.fp32_of(direction);
       d.hy = last ? layer.hy.select(0, index).mutable_data_ptr() : after->h.of(direction);
@@ -351,6 +397,48 @@ cudaError_t run_steps(const LayerCall& layer) {
   return cudaSuccess;
 }
 
+// A layer's input padded, for each direction. `x`: packed rows.
+cudaError_t pad_input(LayerCall& layer, const at::Tensor& x) {
+  const PackedRows& rows = layer.packed->rows;
+  const at::Tensor from = x.stride(1) == 1 ? x : x.contiguous();
+  layer.layout = Layout::TimeMajor;
+  for (int direction = 0; direction < layer.problem().directions; ++direction) {
+    at::Tensor& to = direction == 0 ? layer.input : layer.reverse_input;
+    to = at::empty({rows.steps, rows.batch, x.size(1)}, x.options());
+    const cudaError_t error =
+        launch_pad(rows, from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), x.size(1),
+                   static_cast<int>(x.element_size()), direction, layer.stream);
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+// A layer's y as packed rows, and its part of hy.
+cudaError_t pack_output(LayerCall& layer, int64_t rows) {
+  const RnnProblem& problem = layer.problem();
+  const at::Tensor padded = std::move(layer.y);
+  layer.y = at::empty({rows, problem.directions * problem.hidden}, padded.options());
+  return launch_pack(layer.packed->rows, padded.const_data_ptr(), layer.y.mutable_data_ptr(),
+                     layer.hy.select(0, layer.index_of(0)).mutable_data_ptr(), problem.hidden,
+                     problem.directions, static_cast<int>(padded.element_size()), layer.stream);
+}
+
+cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
+  const RnnProblem& problem = layer.problem();
+  if (layer.packed != nullptr) {
+    if (const cudaError_t error = pad_input(layer, x); error != cudaSuccess) {
+      return error;
+    }
+  } else {
+    layer.input = x;
+  }
+  layer.y = new_output(problem, layer.reserve, layer.index, x.options());
+  const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
+  return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x.size(0)) : error;
+}
+
 }  // namespace
 
 Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(const args::_cudnn_rnn& a,
@@ -361,32 +449,42 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   const at::TensorOptions options = a.input.options();
   const bool lstm = has_cell_state(problem.cell);
   const int64_t state_sizes[] = {problem.layers * problem.directions, sequence.batch, problem.hidden};
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  std::optional<PackedMetadata> packed_metadata;
+  if (sequence.is_packed()) {
+    packed_metadata.emplace(sequence, options, stream);
+    if (is_refusal(packed_metadata->error)) {
+      return kRefused;
+    }
+    C10_CUDA_CHECK(packed_metadata->error);
+  }
   LayerCall layer{plan,
                   a,
                   0,
                   sequence.layout,
-                  problem.batch_first ? a.input.transpose(0, 1) : a.input,
+                  {},
+                  {},
                   a.hx,
                   at::empty(state_sizes, options),
                   lstm && is_given(a.cx) ? *a.cx : at::Tensor(),
                   lstm ? at::empty(state_sizes, options) : at::Tensor(),
                   {},
-                  c10::cuda::getCurrentCUDAStream()};
-  const at::Tensor reserve = problem.train
-                                 ? at::empty({1, Reserve(problem).bytes()}, options.dtype(at::kByte))
-                                 : at::empty({0}, options.dtype(at::kByte));
+                  stream,
+                  packed_metadata.has_value() ? &*packed_metadata : nullptr,
+                  problem.train ? at::empty({1, Reserve(problem).bytes()}, options.dtype(at::kByte))
+                                : at::empty({0}, options.dtype(at::kByte))};
+  at::Tensor x = problem.batch_first ? a.input.transpose(0, 1) : a.input;
   for (; layer.index < problem.layers; ++layer.index) {
-    layer.y = new_output(problem, reserve, layer.index, options);
-    const cudaError_t error = plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
+    const cudaError_t error = run_layer(layer, x);
     if (is_refusal(error)) {
       return kRefused;  // results are fresh: nobody has seen what earlier launches wrote
     }
     C10_CUDA_CHECK(error);
-    layer.input = layer.y;
+    x = layer.y;
     layer.layout = Layout::TimeMajor;
   }
   return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
-                    layer.cx.defined() ? layer.cy : at::empty({0}, options), reserve,
+                    layer.cx.defined() ? layer.cy : at::empty({0}, options), layer.reserve,
                     is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }
 

@@ -12,6 +12,7 @@
 #include "core/choice.h"
 #include "core/needs.h"
 #include "ops/rnn/cell_kernel.h"
+#include "ops/rnn/cpu/overrides.h"
 #include "ops/rnn/plan.h"
 #include "ops/rnn/training/plan.h"
 

@@ -53,6 +53,11 @@ constexpr int kGridTf32FromRows = 5;
 constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of the state
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
+// LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM; of an RNN in a cluster of the smaller
+// ones. And rows that a few steps in fp32 may have beyond kClusterHidden.
+constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
+constexpr int64_t kRnnClusterRows = 6;
+constexpr int64_t kFewStepsRows = 64;
 
 // Chunks of a long sequence: bytes of projections that are worth another launch, and the steps that make its
 // beginning (6 us in a cluster, 15 over the whole GPU, and that of a GEMM) about one percent.
@@ -182,12 +187,24 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   if (!found) {
     return "hidden size without a kernel";
   }
-  const int64_t most = r.exchange == Exchange::Grid
-                           ? kGridRows[sizes.hidden > kGridFmaHidden][static_cast<int>(r.math)]
-                       : r.math != Math::Fma               ? kMmaRows
-                       : sizes.hidden <= kSmallBlockHidden ? kSmallFmaRows
-                                                           : kFmaRows;
+  int64_t most = r.exchange == Exchange::Grid
+                     ? kGridRows[sizes.hidden > kGridFmaHidden][static_cast<int>(r.math)]
+                 : r.math != Math::Fma               ? kMmaRows
+                 : sizes.hidden <= kSmallBlockHidden ? kSmallFmaRows
+                                                     : kFmaRows;
+  const Cell cell = sizes.problem.cell;
+  if (r.math == Math::Fma && cell != Cell::Gru) {
+    const bool grid = r.exchange == Exchange::Grid;
+    const bool rnn_cluster = cell != Cell::Lstm && r.exchange == Exchange::Cluster;
+    most = std::min(most, grid ? kOtherGridFmaRows[cell == Cell::Lstm]
+                          : rnn_cluster && sizes.hidden <= kClusterHidden ? kRnnClusterRows
+                                                                          : most);
+  }
   if (r.exchange == Exchange::Grid && sizes.steps < kGridSteps[sizes.hidden > kGridFmaHidden]) {
+    return "few steps of a large layer";
+  }
+  if (cell != Cell::Gru && !sizes.sixteen_bits && sizes.steps < kGridSteps[0] &&
+      sizes.hidden > kClusterHidden && sizes.batch > kFewStepsRows) {
     return "few steps of a large layer";
   }
   return r.rows <= most ? nullptr : "batch too large for the hidden size";
@@ -221,7 +238,13 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
 const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
   const int64_t hidden = sizes.hidden;
-  if (plan_steps(sizes, plan.tf32)) {
+  // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
+  // hold a cell state.
+  const bool packed = problem.sequence.is_packed();
+  if (!packed && is_kept_for_few_steps(problem)) {
+    return "layer that cuDNN keeps on the chip";
+  }
+  if (!packed && plan_steps(sizes, plan.tf32)) {
     plan.route = Route::Step;
     const int64_t inputs[2] = {problem.sequence.features, hidden * sizes.directions};
     for (int i = 0; i < 2; ++i) {
@@ -230,10 +253,10 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     }
     return nullptr;
   }
-  if (sizes.steps == 1 && !has_long_first_step(problem)) {
+  if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  if (is_kept_on_chip(problem)) {
+  if (!packed && is_kept_on_chip(problem)) {
     return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
                                      : "layer that cuDNN keeps on the chip";
   }
@@ -309,7 +332,8 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
 std::string RnnPlan::describe() const {
   return route == Route::Step
              ? std::string("a launch for each step, ") + describe_math(step[0].math)
-             : describe_recurrence(recurrence) + ", " + describe_math(recurrence.math) +
+             : (problem.sequence.is_packed() ? "padded, " : "") + describe_recurrence(recurrence) + ", " +
+                   describe_math(recurrence.math) +
                    (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "");
 }
 

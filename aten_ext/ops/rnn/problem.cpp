@@ -71,6 +71,28 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
   return flattened ? decline_buffer(a, problem) : nullptr;
 }
 
+constexpr const char* kOtherPackedRows = "packed sequence whose batch sizes do not fit the input";
+// Padded elements for each that exists: of more, the kernels' time goes to rows that have ended.
+constexpr int64_t kMaxPadding = 8;
+
+const char* decline_packed(at::IntArrayRef batch_sizes, int64_t rows) {
+  int64_t sum = 0;
+  int64_t before = batch_sizes[0];
+  for (const int64_t size : batch_sizes) {
+    if (size < 1 || size > before) {
+      return kOtherPackedRows;
+    }
+    sum += size;
+    before = size;
+  }
+  if (sum != rows) {
+    return kOtherPackedRows;
+  }
+  return static_cast<int64_t>(batch_sizes.size()) * batch_sizes[0] > kMaxPadding * sum
+             ? "packed sequence of one long row and many short ones"
+             : nullptr;
+}
+
 // Whether dimensions, given from the slowest to the fastest, lie contiguously.
 bool lie_as(const at::Tensor& t, std::initializer_list<int64_t> dims) {
   int64_t expected = 1;
@@ -104,8 +126,8 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   if (a.train && a.dropout != 0.0 && a.num_layers > 1) {
     return "dropout between layers";
   }
-  if (!a.batch_sizes.empty()) {
-    return "packed sequence";
+  if (a.train && !a.batch_sizes.empty()) {
+    return "packed sequence in training";
   }
   if (a.proj_size != 0) {
     return "projection";
@@ -128,8 +150,9 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
       return reason;
     }
   }
-  if (input.dim() != 3) {
-    return "input that is not three-dimensional";
+  const bool packed = !a.batch_sizes.empty();
+  if (input.dim() != (packed ? 2 : 3)) {
+    return packed ? kOtherPackedRows : "input that is not three-dimensional";
   }
   if (input.numel() == 0 || a.hidden_size < 1) {
     return "empty input";
@@ -138,14 +161,22 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   problem.tf32_allowed =
       problem.dtype == Dtype::Float && at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
   problem.biases = a.weight_stride0 == 4;
-  problem.batch_first = a.batch_first;
+  problem.batch_first = a.batch_first && !packed;
   problem.train = a.train;
   problem.dropout = a.dropout;
   problem.layers = static_cast<int>(a.num_layers);
   problem.directions = a.bidirectional ? 2 : 1;
   problem.hidden = a.hidden_size;
-  problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
-                      nullptr, layout_of(input, a.batch_first)};
+  if (packed) {
+    problem.sequence = {static_cast<int64_t>(a.batch_sizes.size()), a.batch_sizes[0], input.size(1),
+                        a.batch_sizes.data(), Layout::TimeMajor};
+    if (const char* reason = decline_packed(a.batch_sizes, input.size(0))) {
+      return reason;
+    }
+  } else {
+    problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
+                        nullptr, layout_of(input, a.batch_first)};
+  }
   if (const char* reason = decline_weights(a, problem, saved)) {
     return reason;
   }

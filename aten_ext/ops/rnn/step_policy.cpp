@@ -18,12 +18,17 @@ constexpr double kStepProducts = 34e6;
 constexpr double kStepProductsOfFewWeights = 68e6;
 // A cell's upstream is faster than a layer's.
 constexpr double kCellProducts = 34e6;
-// LSTM and RNN: of up to 64 rows; of an LSTM's several steps in fp16; in fp32 of several steps of few rows.
+// LSTM and RNN: of up to 64 rows; of several steps in fp16; in fp32 of several steps of few rows.
 constexpr double kStepProductsOfFewRows = 50e6;
 constexpr int64_t kFewRows = 64;
-constexpr double kLstmFp16StepsProducts = 23e6;
+constexpr double kFp16StepsProducts = 23e6;
+constexpr double kRnnFp16StepsProductsOfManyRows = 8e6;
+constexpr double kLstmFp16StepsWeights = 2.8e6;
+constexpr double kRnnFp16StepsWeightsOfStack = 0.5e6;
 constexpr double kOtherFmaStepsProducts = 3e6;
 constexpr double kOtherFmaStepsWeights = 1e6;
+constexpr double kProductsWithoutVectors = 4e6;
+constexpr double kFmaStepsProductsWithoutVectors = 1e6;
 // TF32, where cuDNN was seen to use it too.
 constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
 constexpr int64_t kTf32StepRows = 24;
@@ -69,7 +74,10 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
       (sizes.hidden <= kFewTf32StepRowsHidden[0] || sizes.hidden >= kFewTf32StepRowsHidden[1]);
   const bool whole = sizes.batch % kTf32StepMultiple == 0 && sizes.hidden % kTf32StepMultiple == 0 &&
                      sizes.input % kTf32StepMultiple == 0;
-  if (!sizes.tf32_allowed || !whole || sizes.hidden < kTf32StepHidden ||
+  // Up to there cuDNN's product with the state is in fp32: ours is to be a small part of the error.
+  const bool projected =
+      sizes.hidden > cudnn_tf32(Cell::Gru).beyond_hidden || sizes.problem.sequence.features >= sizes.hidden;
+  if (!sizes.tf32_allowed || !whole || !projected || sizes.hidden < kTf32StepHidden ||
       !(few_rows || sizes.batch >= kTf32StepRows)) {
     return false;
   }
@@ -78,21 +86,40 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
                             static_cast<double>(sizes.batch) * weights <= kTf32StepProducts;
 }
 
-// Whether a launch for each step is best: LSTM and RNN, whose upstream is another.
-bool plan_steps_of_others(const Sizes& sizes, double weights, bool& tf32) {
+// Rows of vectors of 16 bytes. Tensor cores read others element by element.
+bool has_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {
+  const int64_t vector = sixteen_bits ? 8 : 4;
+  return input % vector == 0 && hidden % vector == 0;
+}
+
+// Several steps in 16 bits of an LSTM or RNN. cuDNN runs the layers of a stack beside one another.
+bool is_small_steps(const Sizes& sizes, double weights, double products) {
+  if (sizes.problem.dtype != Dtype::Half) {
+    return products <= kStepProducts && weights <= kStepsWeights;
+  }
+  if (sizes.problem.cell == Cell::Lstm) {
+    return products <= kFp16StepsProducts && weights <= kLstmFp16StepsWeights;
+  }
+  return products <= (sizes.batch <= kFewRows ? kFp16StepsProducts : kRnnFp16StepsProductsOfManyRows) &&
+         (sizes.problem.layers == 1 || weights <= kRnnFp16StepsWeightsOfStack);
+}
+
+// Whether a launch for each step is best: LSTM and RNN, whose upstream is another. Both directions count.
+bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool& tf32) {
   const bool lstm = sizes.problem.cell == Cell::Lstm;
   const bool one = sizes.steps == 1;
+  const double weights = weights_of_direction * sizes.directions;
   const double products = static_cast<double>(sizes.batch) * weights;
+  const bool vectors = has_vectors(sizes.sixteen_bits, sizes.problem.sequence.features, sizes.hidden);
   if (sizes.sixteen_bits) {
-    const double most = one                                          ? most_products(sizes.batch)
-                        : lstm && sizes.problem.dtype == Dtype::Half ? kLstmFp16StepsProducts
-                                                                     : kStepProducts;
-    return products <= most && (one || weights <= kStepsWeights);
+    return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors) &&
+           (one ? products <= most_products(sizes.batch) : is_small_steps(sizes, weights, products));
   }
   const bool more_rows = one && weights <= kFewWeights && sizes.batch <= kFmaStepRowsOfFewWeights &&
                          (!lstm || sizes.hidden <= cudnn_tf32(Cell::Lstm).beyond_hidden);
   if (sizes.batch <= kFmaStepRows || more_rows) {
-    return one || (products <= kOtherFmaStepsProducts && weights <= kOtherFmaStepsWeights);
+    return one || (products <= (vectors ? kOtherFmaStepsProducts : kFmaStepsProductsWithoutVectors) &&
+                   weights <= kOtherFmaStepsWeights);
   }
   tf32 = is_tf32_recurrence(sizes);
   return tf32 && products <= (sizes.batch <= kFewTf32StepRows ? kStepProductsOfFewRows : kTf32StepProducts) &&
@@ -131,7 +158,10 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
   if (dtype == Dtype::Float) {
     return is_small_fma_step(batch, weights);
   }
-  const double most = cell == Cell::Lstm ? most_products(batch) : kCellProducts;
+  const bool slow = cell != Cell::Gru && batch > 1 && !has_vectors(true, input, hidden);
+  const double most = slow                 ? kProductsWithoutVectors
+                      : cell == Cell::Lstm ? most_products(batch)
+                                           : kCellProducts;
   return static_cast<double>(batch) * weights <= most;
 }
 

@@ -45,6 +45,8 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     (ONE, lambda: [wide(16, 1536)], 0),
     ("fused", lambda: [wide(16, 1537)], 0),
     ("fused", lambda: [meta(3, 5)], 0),
+    (ONE, lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)], 2),
+    ("fused", lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)] * 2, 2),
     (PIECES, lambda: [meta(711, dtype=torch.bfloat16)] * 8, 0),
     ("fused", lambda: [meta(710, dtype=torch.bfloat16)] * 8, 0),
     (PIECES, lambda: [meta(3, dtype=torch.uint8)] * 16, 0),
@@ -58,6 +60,13 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
 def test_edges(index: int) -> None:
     expected, make, dim = CASES[index]
     assert route(make(), dim) == expected
+
+
+@pytest.mark.usefixtures("crossover")
+@pytest.mark.parametrize(("offset", "expected"), [(0, "fused"), (1, PIECES), (2, "fused")])
+def test_pieces_that_begin_between_words(offset: int, expected: str) -> None:
+    storage = torch.empty(64, dtype=torch.bfloat16)
+    assert route([storage[offset : offset + 50]] * 3, 0) == expected
 
 
 @pytest.mark.usefixtures("crossover")

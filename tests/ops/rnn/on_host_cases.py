@@ -46,6 +46,7 @@ def load() -> Any:
         "ops/rnn/projection.cpp",
         "ops/rnn/lt_product.cpp",
         "ops/rnn/recurrence.cu",
+        "ops/rnn/packed_sequence.cu",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
         *TRAINING,

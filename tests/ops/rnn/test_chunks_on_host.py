@@ -88,7 +88,7 @@ KERNELS = [
 ]
 
 OTHER_CELLS = [
-    (LSTM, "each a block, fp32 multiply-adds", FP32, 40, 3, False),
+    (LSTM, "each a block, fp32 multiply-adds", FP32, 64, 3, False),
     (LSTM, "each a block, fp32 multiply-adds", BF16, 40, 140, False),
     (LSTM, "each a cluster of 2 blocks, fp32 multiply-adds", FP16, 100, 2, False),
     (LSTM, "each a cluster of 8 blocks, tensor cores", BF16, 132, 17, False),

@@ -85,7 +85,9 @@ def compare_layers(
         assert_ran("_cudnn_rnn")
         exact = states(module.double()(x.double(), double))
     for mine, upstreams, truth in zip(ours, theirs, exact, strict=True):
-        no_less_accurate(mine, upstreams, truth, FLOOR[dtype])
+        # Relu does not take errors back as tanh does.
+        floor = FLOOR[dtype] * (2 if mode == RELU and dtype == torch.float32 else 1)
+        no_less_accurate(mine, upstreams, truth, floor)
 
 
 @pytest.mark.gpu

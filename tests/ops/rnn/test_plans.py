@@ -154,10 +154,10 @@ def test_sample_runs_right(ops: Any, name: str) -> None:
         ran = 0
         for mode in (LSTM, TANH):
             for dtype, (steps, batch, hidden, bidirectional) in itertools.product(
-                DTYPES, [(5, 3, 40, True), (2, 2, 24, False), (5, 9, 100, False), (6, 2, 300, False)]
+                DTYPES, [(5, 3, 120, True), (2, 2, 24, False), (5, 9, 100, False), (6, 2, 300, False)]
             ):
                 ran += run_layer(dtype, steps, batch, hidden, bidirectional, mode)
-        assert ran == 0 if GPUS[name].code < 80 else ran >= 14
+        assert ran == 0 if GPUS[name].code < 80 else ran >= 12
         for dtype, batch, mode in itertools.product(DTYPES, (1, 3, 20), CELLS.values()):
             run_cell(dtype, batch, mode)
 

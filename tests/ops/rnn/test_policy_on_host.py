@@ -19,7 +19,7 @@ H200 = GPUS["sm_90"]
 
 
 def gpu(capability: int, multiprocessors: int, four: int, eight: int, sixteen: int) -> Gpu:
-    clusters = (multiprocessors, multiprocessors // 2, four, eight, sixteen)
+    clusters = (multiprocessors, 2 * four, four, eight, sixteen)
     return dataclasses.replace(
         H200, capability=capability, code=capability, multiprocessors=multiprocessors, clusters=clusters
     )
@@ -348,6 +348,15 @@ STEP = ("step", 0, 0, 0, 0)
             {"steps": 3, "batch": 33, "sixteen": True, "hidden": 512, "inputs": 512},
             ("recurrence", MMA, CLUSTER, 16, 5),
         ),
+        # Rows that are no whole vectors.
+        ({"steps": 1, "batch": 6, "sixteen": True, "hidden": 650, "inputs": 650}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 6, "sixteen": True, "hidden": 648, "inputs": 648}, STEP),
+        ({"steps": 1, "sixteen": True, "hidden": 650, "inputs": 650}, STEP),
+        # Both directions count.
+        ({"steps": 1, "batch": 38, "tf32": True, "hidden": 512, "directions": 2}, STEP),
+        ({"steps": 1, "batch": 39, "tf32": True, "hidden": 512, "directions": 2}, (LARGE_STEP,)),
+        ({"hidden": 1024, "batch": 16}, ("recurrence", FMA, GRID, 128, 16)),
+        ({"hidden": 1024, "batch": 17}, (LARGE_BATCH,)),
         # Other GPUs.
         ({"device": "A100", "hidden": 128}, ("recurrence", FMA, GRID, 16, 1)),
         ({"device": "no clusters of 16", "hidden": 384}, ("recurrence", FMA, GRID, 48, 1)),
@@ -364,15 +373,23 @@ def test_policy_of_an_lstm(ops: Any, changes: dict[str, Any], expected: tuple[An
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"hidden": 64}, (KEPT,)),
+        ({"hidden": 92}, (KEPT,)),
         ({"hidden": 96}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"steps": 4, "hidden": 80}, (KEPT,)),
+        ({"steps": 4, "hidden": 81}, STEP),
+        ({"steps": 4, "hidden": 128, "batch": 5}, (KEPT,)),
+        ({"steps": 4, "hidden": 512, "batch": 65}, (FEW_STEPS,)),
+        ({"steps": 4, "hidden": 512, "batch": 64, "tf32": True}, ("recurrence", TF32, CLUSTER, 16, 10)),
+        ({"batch": 97}, (LARGE_BATCH,)),
+        ({"hidden": 1024, "batch": 12}, ("recurrence", FMA, GRID, 128, 12)),
+        ({"hidden": 1024, "batch": 13}, (LARGE_BATCH,)),
         ({"hidden": 96, "batch": 9, "steps": 65}, (KEPT,)),
         ({"hidden": 128, "batch": 32, "steps": 65}, ("recurrence", FMA, BLOCK, 1, 1)),
         ({"hidden": 128, "batch": 33, "steps": 65}, (KEPT,)),
         ({"hidden": 192, "batch": 16}, ("recurrence", FMA, CLUSTER, 8, 2)),
         ({"hidden": 192, "batch": 17}, (KEPT,)),
         ({"sixteen": True, "batch": 136}, (KEPT,)),
-        ({"sixteen": True, "batch": 128}, ("recurrence", MMA, CLUSTER, 4, 4)),
+        ({"sixteen": True, "batch": 128}, ("recurrence", MMA, CLUSTER, 4, 5)),
         ({"hidden": 512}, ("recurrence", FMA, CLUSTER, 16, 1)),
         ({"hidden": 1056, "directions": 2, "steps": 9}, (FEW_STEPS,)),
         ({"sixteen": True, "hidden": 640}, ("recurrence", MMA, CLUSTER, 16, 1)),

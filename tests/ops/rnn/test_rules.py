@@ -46,31 +46,37 @@ from ops.rnn.cases import (
 def test_runs(dtype: torch.dtype, changes: dict[str, Any], mode: int) -> None:
     if "input" in changes:
         changes = {"input": changes["input"].to(dtype)}
+    if mode != GRU:  # smaller ones are cuDNN's
+        changes = changes | {"hidden": max(120, changes.get("hidden", 0))}
     assert ask_layer(dtype=dtype, mode=mode, **changes) == ""
 
 
 @pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 def test_the_cell_state_is_an_lstms(mode: int) -> None:
     """Without one an LSTM begins at zero; what another cell does with one is upstream's error."""
-    assert ask_layer(mode=mode, cx=None) == ""
-    assert ask_layer(mode=mode, cx=meta(1, 2, 8)) == ("" if mode == LSTM else "cell state")
+    few: dict[str, Any] = {"mode": mode, "steps": 1}
+    assert ask_layer(**few, cx=None) == ""
+    assert ask_layer(**few, cx=meta(1, 2, 8)) == ("" if mode == LSTM else "cell state")
     if mode == LSTM:
         shape = "initial state that is not contiguous or of another size"
-        assert ask_layer(mode=mode, cx=meta(1, 3, 8)) == shape
-        assert ask_layer(mode=mode, cx=meta(1, 8, 2).transpose(1, 2)) == shape
-        assert ask_layer(mode=mode, cx=meta(1, 2, 8, dtype=torch.float16)) == "more than one dtype"
-        assert ask_layer(mode=mode, cx=torch.empty(1, 2, 8)) == "more than one device"
+        assert ask_layer(**few, cx=meta(1, 3, 8)) == shape
+        assert ask_layer(**few, cx=meta(1, 8, 2).transpose(1, 2)) == shape
+        assert ask_layer(**few, cx=meta(1, 2, 8, dtype=torch.float16)) == "more than one dtype"
+        assert ask_layer(**few, cx=torch.empty(1, 2, 8)) == "more than one device"
 
 
 @pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 def test_each_cell_has_its_own_number_of_gates(mode: int) -> None:
     fitting = [
-        other for other in (RELU, LSTM, GRU) if ask_layer(mode=mode, weight=weights(6, 8, mode=other)) == ""
+        other
+        for other in (RELU, LSTM, GRU)
+        if ask_layer(steps=1, mode=mode, weight=weights(6, 8, mode=other)) == ""
     ]
     assert fitting == [RELU if mode == TANH else mode]
     buffer, views = flattened(weights(6, 8, layers=2, mode=mode))
-    assert ask_layer(mode=mode, layers=2, weight=views, weight_buf=buffer) == ""
-    assert ask_layer(mode=mode, layers=2, weight=views[::-1], weight_buf=buffer) != ""
+    few: dict[str, Any] = {"mode": mode, "steps": 1, "layers": 2}
+    assert ask_layer(**few, weight=views, weight_buf=buffer) == ""
+    assert ask_layer(**few, weight=views[::-1], weight_buf=buffer) != ""
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["matrices", "columns"])
@@ -138,10 +144,37 @@ def test_layers_one_after_the_other_are_not_cudnns_order() -> None:
     assert ask_layer(layers=2, weight=views) == ""
 
 
+def test_packed_sequences_run() -> None:
+    sizes = [16, *[1] * 17]
+    hx = meta(1, 16, 8)
+    assert ask_layer(input=meta(33, 6), batch_sizes=sizes, hx=hx).startswith("packed sequence of one long")
+    assert ask_layer(input=meta(32, 6), batch_sizes=[16, 2, *[1] * 14], hx=hx) == ""
+    assert ask_layer(input=meta(3, 6), batch_sizes=[2, 1]) == ""
+    assert ask_layer(input=meta(3, 6), batch_sizes=[2, 1], batch_first=True) == ""
+    assert ask_layer(input=meta(2, 6), batch_sizes=[2]) == "", "one step"
+
+
 DECLINED = [
     ("unknown mode", {"mode": 4}),
     ("unknown mode", {"mode": -1}),
-    ("packed sequence", {"batch_sizes": [2, 1]}),
+    ("packed sequence in training", {"train": True, "input": meta(3, 6), "batch_sizes": [2, 1]}),
+    ("input that is not three-dimensional", {"input": meta(3, 6)}),
+    *(
+        ("packed sequence whose batch sizes do not fit the input", {"input": rows, "batch_sizes": sizes})
+        for rows, sizes in (
+            (meta(2, 2, 6), [2, 2]),
+            (meta(4, 6), [2, 1]),
+            (meta(2, 6), [2, 1]),
+            (meta(3, 6), [1, 2]),
+            (meta(3, 6), [2, 1, 0]),
+            (meta(3, 6), [2, 2, -1]),
+        )
+    ),
+    (
+        "packed sequence of one long row and many short ones",
+        {"input": meta(32, 6), "batch_sizes": [16, *[1] * 16], "hx": meta(1, 16, 8)},
+    ),
+    ("initial state that is not contiguous or of another size", {"input": meta(4, 6), "batch_sizes": [3, 1]}),
     ("projection", {"proj_size": 2}),
     ("cell state", {"cx": meta(1, 2, 8)}),
     ("dtype other than float32, float16, bfloat16", {"dtype": torch.float64}),
@@ -173,6 +206,10 @@ DECLINED = [
         {"steps": 33, "batch": 16, "hidden": 96, "dtype": torch.float16},
     ),
     ("few steps of a large layer", {"steps": 9, "hidden": 1025}),
+    ("layer that cuDNN keeps on the chip", {"mode": LSTM, "hidden": 56}),
+    ("layer that cuDNN keeps on the chip", {"mode": LSTM, "hidden": 60, "steps": 2, "dtype": torch.float16}),
+    ("layer that cuDNN keeps on the chip", {"mode": TANH, "hidden": 80, "steps": 4}),
+    ("layer that cuDNN keeps on the chip", {"mode": RELU, "hidden": 128, "steps": 4, "batch": 5}),
     ("batch too large for the hidden size", {"batch": 2000, "hidden": 512}),
     ("sizes beyond 32 bits", {"steps": 2**31 // 256, "batch": 1, "inputs": 1, "hidden": 1}),
 ]
@@ -254,6 +291,10 @@ def test_tf32_decides_too() -> None:
         # Sizes that were not measured.
         (120, 128, [], [64]),
         (260, 256, [], [64]),
+        # Up to H = 192 cuDNN multiplies the state in fp32, and only the input in TF32.
+        (160, 152, [], [64]),
+        (160, 160, [64], []),
+        (200, 152, [64], []),
         (256, 260, [], [64]),
     ],
 )

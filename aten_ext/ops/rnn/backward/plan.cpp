@@ -151,9 +151,18 @@ bool place(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const G
          takes(Exchange::Grid, static_cast<int>(ceil_div(hidden, units)));
 }
 
-const char* reason_of(bool found, Cell cell, const RecurrenceBackward& plan) {
-  if (!found) {
-    return "hidden size without a kernel";
+int gates_of(Cell cell) {
+  return cell == Cell::Gru ? GruSizes::kGates : cell == Cell::Lstm ? LstmSizes::kGates : RnnSizes::kGates;
+}
+
+// Places the recurrence, or says why not.
+const char* place_or_reason(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const Gpu& gpu,
+                            Math math, RecurrenceBackward& plan) {
+  if (!place(sizes, cell, dtype, gpu, math, plan)) {
+    RecurrenceBackwardSizes one_row = sizes;
+    one_row.batch = 1;
+    return place(one_row, cell, dtype, gpu, math, plan) ? "batch too large for the hidden size"
+                                                        : "hidden size without a kernel";
   }
   const bool grid = plan.exchange == Exchange::Grid;
   const bool few = plan.rows <= (plan.math == Math::Fma ? kFmaRows : kMmaRows[grid]);
@@ -188,14 +197,12 @@ Choice<RecurrenceBackward> choose_recurrence_backward(const RecurrenceBackwardSi
   }
   RecurrenceBackward plan{};
   const bool sixteen_bits = dtype != Dtype::Float;
-  const char* reason =
-      reason_of(place(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan), cell, plan);
+  const char* reason = place_or_reason(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan);
   const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % 4 == 0 && sizes.hidden > kTf32BeyondHidden &&
                         (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
   if (may_tf32 && (reason != nullptr || plan.rows >= kTf32FromRows[sizes.hidden > kClusterHidden])) {
     RecurrenceBackward with_tf32{};
-    const char* const reason_of_tf32 =
-        reason_of(place(sizes, cell, dtype, gpu, Math::MmaTf32, with_tf32), cell, with_tf32);
+    const char* const reason_of_tf32 = place_or_reason(sizes, cell, dtype, gpu, Math::MmaTf32, with_tf32);
     if (reason_of_tf32 == nullptr) {
       plan = with_tf32;
       reason = nullptr;

@@ -39,7 +39,7 @@ def ops() -> Any:
     return load()
 
 
-@pytest.fixture(params=ORDERS.values(), ids=ORDERS)
+@pytest.fixture(params=[ORDERS["backward"], ORDERS["shuffled"]], ids=["backward", "shuffled"])
 def order(ops: Any, request: pytest.FixtureRequest) -> Iterator[None]:
     with order_of_threads(*request.param):
         yield
@@ -124,7 +124,7 @@ def test_many_rows(ops: Any, cell: int, math: int, exchange: int, blocks: int, h
 def test_any_order_of_threads(
     ops: Any, order: None, cell: int, math: int, exchange: int, blocks: int, hidden: int
 ) -> None:
-    """Bits do not depend on it."""
+    """Bits do not depend on it: they are those of the order forward."""
     case = new_case(cell, dtypes_of(math)[0], hidden=hidden, batch=3, steps=5)
     kernel = [math, exchange, blocks, 2 if exchange != GRID else 3]
     got = check(ops, case, kernel)
@@ -173,8 +173,7 @@ def test_chunks_are_the_whole(ops: Any, cell: int) -> None:
             assert torch.equal(first[3], whole[3])
 
 
-@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("cell", "value"), [(GRU, float("nan")), (LSTM, float("inf")), (TANH, float("nan"))])
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), SMALL)
 def test_rows_do_not_mix(
     ops: Any, cell: int, value: float, math: int, exchange: int, blocks: int, hidden: int

@@ -1,0 +1,188 @@
+// A stack of recurrent layers on the CPU, forward: for each layer one GEMM that projects the input of all
+// steps, then the steps.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+
+#include "ops/rnn/cpu/call.h"
+#include "ops/rnn/cpu/product.h"
+#include "ops/rnn/cpu/threads.h"
+
+namespace aten_ext::cpu {
+namespace {
+
+// Below this many elements of gates a pass over them stays on one thread.
+constexpr int64_t kGatesOfThread = 16384;
+
+at::Tensor packed_weights(const CpuRnnPlan& plan, const at::Tensor& w_hh) {
+  const RnnKernels& kernels = rnn_kernels();
+  const int64_t hidden = w_hh.size(1);
+  const int64_t blocks = kernels.forward_blocks(plan.cell, hidden);
+  at::Tensor panels = at::empty({blocks * kernels.forward_block_size(plan.cell, hidden)}, w_hh.options());
+  const float* const from = w_hh.const_data_ptr<float>();
+  float* const to = panels.mutable_data_ptr<float>();
+  const auto pack = [&](int64_t begin, int64_t end) {
+    kernels.pack_forward(plan.cell, from, hidden, to, {begin, end});
+  };
+  if (plan.threads.parts == 0) {
+    pack(0, blocks);
+  } else {
+    at::parallel_for(0, blocks, 1, pack);
+  }
+  return panels;
+}
+
+// One layer: its directions side by side.
+struct Layer {
+  std::vector<RnnForward> directions;
+  std::vector<at::Tensor> owned;     // what the pointers point into
+  std::vector<at::Tensor> products;  // of each direction, where W_hh is not packed
+  std::vector<at::Tensor> w_hh;
+};
+
+int64_t time_of(const RnnForward& p, int64_t position) {
+  return p.reverse ? p.steps.count - 1 - position : position;
+}
+
+void run_packed(const CpuRnnPlan& plan, const Layer& layer) {
+  const RnnKernels& kernels = rnn_kernels();
+  const RnnForward& first = layer.directions[0];
+  const int64_t blocks = kernels.forward_blocks(plan.cell, first.hidden);
+  for_steps(plan.threads, plan.directions, first.steps, blocks,
+            [&](int64_t direction, int64_t position, RnnRange rows, RnnRange of_units) {
+              const RnnForward& p = layer.directions[direction];
+              kernels.forward_step(p, time_of(p, position), rows, of_units);
+            });
+}
+
+// A GEMM for each step and direction, then the gates.
+void run_products(const CpuRnnPlan& plan, Layer& layer, const at::Tensor& states,
+                  const at::Tensor* first_states) {
+  const RnnKernels& kernels = rnn_kernels();
+  const RnnSteps& steps = layer.directions[0].steps;
+  const int64_t hidden = layer.directions[0].hidden;
+  const int64_t blocks = kernels.forward_blocks(plan.cell, hidden);
+  const int64_t grain = std::max<int64_t>(1, kGatesOfThread / (gates_of(plan.cell) * hidden));
+  for (int64_t position = 0; position < steps.count; ++position) {
+    for (int d = 0; d < plan.directions; ++d) {
+      const RnnForward& p = layer.directions[d];
+      const at::Tensor before = position == 0
+                                    ? first_states[d]
+                                    : states.narrow(0, steps.offsets[time_of(p, position - 1)], steps.batch)
+                                          .narrow(1, d * hidden, hidden);
+      at::mm_out(layer.products[d], before, layer.w_hh[d].t());
+    }
+    at::parallel_for(0, plan.directions * steps.batch, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t d = begin / steps.batch; d * steps.batch < end; ++d) {
+        const RnnForward& p = layer.directions[d];
+        const int64_t row = d * steps.batch;
+        kernels.forward_step(p, time_of(p, position),
+                             {std::max(begin - row, int64_t{0}), std::min(end - row, steps.batch)},
+                             {0, blocks});
+      }
+    });
+  }
+}
+
+// Each row's state after its last step.
+void copy_last_states(const RnnForward& p, float* to) {
+  for (int64_t row = 0, t = p.steps.count - 1; row < p.steps.batch; ++row) {
+    while (p.steps.rows[t] <= row) {
+      --t;
+    }
+    const int64_t at = p.steps.offsets[p.reverse ? 0 : t] + row;
+    std::memcpy(to + row * p.hidden, p.states + at * p.states_row, sizeof(float) * p.hidden);
+  }
+}
+
+// What upstream's at::dropout multiplies by, drawn as it draws it.
+at::Tensor dropout_noise(const at::Tensor& states, double p) {
+  return p == 1 ? at::zeros({}, states.options()) : at::empty_like(states).bernoulli_(1 - p).div_(1 - p);
+}
+
+}  // namespace
+
+RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved* saved) {
+  const RnnSteps steps = in.steps();
+  const int64_t hidden = in.hidden();
+  const int64_t gates = gates_of(plan.cell) * hidden;
+  const auto options = in.x.options();
+  RnnOutputs out;
+  out.states.push_back(at::empty_like(in.states[0], at::MemoryFormat::Contiguous));
+  if (plan.cell == RnnCell::Lstm) {
+    out.states.push_back(in.states[1].clone(at::MemoryFormat::Contiguous));
+  }
+  at::Tensor x = in.x;
+  for (int64_t l = 0; l < plan.layers; ++l) {
+    const bool is_last = l + 1 == plan.layers;
+    at::Tensor states = at::empty({steps.total, plan.directions * hidden}, options);
+    // The caller may write to what it is given; what the backward reads must not change.
+    if (is_last) {
+      out.y = saved != nullptr ? at::empty_like(states) : states;
+    }
+    Layer layer;
+    std::vector<at::Tensor> first_states;
+    for (int d = 0; d < plan.directions; ++d) {
+      const int64_t index = l * plan.directions + d;
+      const at::Tensor* const params = params_of(in.params, plan, index);
+      RnnForward p;
+      p.cell = plan.cell;
+      p.reverse = d == 1;
+      p.hidden = hidden;
+      p.steps = steps;
+      const at::Tensor projections = linear_product(x, params[0], plan.biases ? params[2] : at::Tensor());
+      p.projections = projections.const_data_ptr<float>();
+      layer.owned.push_back(projections);
+      if (plan.panels) {
+        layer.owned.push_back(packed_weights(plan, params[1]));
+        p.weights.panels = layer.owned.back().const_data_ptr<float>();
+      } else {
+        layer.w_hh.push_back(params[1]);
+        layer.products.push_back(at::empty({steps.batch, gates}, options));
+        p.weights.product = layer.products.back().const_data_ptr<float>();
+      }
+      p.bias = plan.biases ? params[3].const_data_ptr<float>() : nullptr;
+      first_states.push_back(in.states[0].select(0, index));
+      p.first_state = first_states.back().const_data_ptr<float>();
+      if (plan.cell == RnnCell::Lstm) {
+        p.cell_state = out.states[1].mutable_data_ptr<float>() + index * steps.batch * hidden;
+      }
+      p.states = states.mutable_data_ptr<float>() + d * hidden;
+      p.states_row = plan.directions * hidden;
+      if (is_last && saved != nullptr) {
+        p.output = out.y.mutable_data_ptr<float>() + d * hidden;
+      }
+      if (saved != nullptr && kept_of(plan.cell) > 0) {
+        saved->kept.push_back(at::empty({steps.total, kept_of(plan.cell) * hidden}, options));
+        p.kept = saved->kept.back().mutable_data_ptr<float>();
+      }
+      layer.directions.push_back(p);
+    }
+    if (plan.panels) {
+      run_packed(plan, layer);
+    } else {
+      run_products(plan, layer, states, first_states.data());
+    }
+    for (int d = 0; d < plan.directions; ++d) {
+      copy_last_states(layer.directions[d], out.states[0].mutable_data_ptr<float>() +
+                                                (l * plan.directions + d) * steps.batch * hidden);
+    }
+    if (saved != nullptr) {
+      saved->layers.push_back(states);
+    }
+    x = states;
+    if (!is_last && plan.dropout != 0) {
+      const at::Tensor noise = dropout_noise(states, plan.dropout);
+      x = states.mul(noise);
+      if (saved != nullptr) {
+        saved->noise.push_back(noise);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace aten_ext::cpu

@@ -1,0 +1,106 @@
+#include "ops/rnn/cpu/threads.h"
+
+#include <initializer_list>
+
+namespace aten_ext::cpu {
+namespace {
+
+// What a thread can do, in nanoseconds: rough, and only compared with each other. From a Zen 5 at about 4
+// GHz.
+struct Rates {
+  double products = 1.0 / 30;       // a multiply-add of a tile
+  double blas_products = 1.0 / 16;  // the same in a small GEMM
+  double weight_bytes = 1.0 / 40;   // W_hh beyond the L2, read once a step
+  double packed_bytes = 1.0 / 12;   // W_hh read and written in panels
+  double gate = 1.0;                // an element of a gate
+  double barrier = 2500;            // all threads meet
+  double blas_call = 4000;          // a GEMM of ATen's beside its work
+  double worth_thread = 8000;       // less is not worth waking a thread for
+  double l2_bytes = 768 * 1024;
+  int64_t rows_of_part = 4;  // fewer rows share a row of a panel badly
+};
+constexpr Rates kRates;
+
+double products_of(const RnnWork& work, int64_t rows) {
+  return static_cast<double>(rows * gates_of(work.cell) * work.hidden) * static_cast<double>(work.hidden);
+}
+double weight_bytes_of(const RnnWork& work) {
+  return products_of(work, 1) * sizeof(float);
+}
+double gates_time(const RnnWork& work, int64_t rows) {
+  return static_cast<double>(rows * gates_of(work.cell) * work.hidden) * kRates.gate;
+}
+
+// One step of `rows` rows on one thread, of a share of the units.
+double step_time(const RnnWork& work, int64_t rows, double share) {
+  const double bytes = weight_bytes_of(work) * share;
+  const double reading = bytes > kRates.l2_bytes ? bytes * kRates.weight_bytes : 0;
+  return std::max(products_of(work, rows) * share * kRates.products, reading) +
+         gates_time(work, rows) * share;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+RnnThreads share_work(const RnnWork& work) {
+  const int threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const double alone = step_time(work, work.batch, 1) * work.directions;
+  if (threads == 1 || alone * static_cast<double>(work.steps) < 2 * kRates.worth_thread) {
+    return {false, 0};
+  }
+  const int64_t wanted = ceil_div(threads, work.directions);
+  const int64_t parts = std::clamp<int64_t>(work.batch / kRates.rows_of_part, 1, wanted);
+  const int64_t turns = ceil_div(work.directions * parts, threads);
+  const double by_rows = step_time(work, ceil_div(work.batch, parts), 1) * static_cast<double>(turns);
+  const double by_units =
+      step_time(work, work.batch, static_cast<double>(work.directions) / threads) + kRates.barrier;
+  if (by_units < by_rows) {
+    return {true, 1};
+  }
+  return {false, work.directions * parts == 1 ? 0 : static_cast<int>(parts)};
+}
+
+bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
+  const double team = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const double used =
+      threads.by_units ? team : std::min(team, double(std::max(threads.parts, 1) * work.directions));
+  const double packing = weight_bytes_of(work) * work.directions * kRates.packed_bytes / team;
+  const double step = step_time(work, work.batch, work.directions / used);
+  const double product = std::max(products_of(work, work.batch) * kRates.blas_products,
+                                  weight_bytes_of(work) * kRates.weight_bytes);
+  const double blas = work.directions * (product / team + kRates.blas_call);
+  return packing + static_cast<double>(work.steps) * step <= static_cast<double>(work.steps) * blas;
+}
+
+std::vector<int64_t> split_rows(const RnnSteps& steps, int parts) {
+  std::vector<int64_t> bounds{0};
+  const int64_t count = std::max(parts, 1);
+  if (steps.total == steps.count * steps.batch) {
+    for (int64_t part = 1; part <= count; ++part) {
+      bounds.push_back(steps.batch * part / count);
+    }
+    return bounds;
+  }
+  // Rows are sorted by their length: row r is in all steps with more than r rows.
+  int64_t length = steps.count;
+  int64_t sum = 0;
+  for (int64_t row = 0; row < steps.batch; ++row) {
+    while (steps.rows[length - 1] <= row) {
+      --length;
+    }
+    sum += length;
+    if (sum * count >= steps.total * static_cast<int64_t>(bounds.size()) &&
+        static_cast<int64_t>(bounds.size()) < count) {
+      bounds.push_back(row + 1);
+    }
+  }
+  if (bounds.back() < steps.batch) {
+    bounds.push_back(steps.batch);
+  }
+  return bounds;
+}
+
+}  // namespace aten_ext::cpu

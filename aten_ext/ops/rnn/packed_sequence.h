@@ -1,0 +1,43 @@
+// Bridge between the ATen side of a recurrent layer (cudnn_rnn.cpp) and the kernels that pad a packed
+// sequence (packed_sequence.cu). No ATen here.
+//
+// The kernels of a recurrence compute a padded sequence, [steps, batch, features]. A row takes part in as
+// many steps of a direction as it is long, and these are the first ones that the direction computes: forward
+// from time 0 on, in reverse from the last time down. So each row begins with its own state. What is computed
+// of it afterwards nobody reads: y and hy are picked from its own steps, and an LSTM's cell state is held.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace aten_ext::cuda {
+
+// In the device's memory.
+struct PackedRows {
+  const int* first_row;  // [steps]: rows of the packed sequence before those of a time
+  const int* length;     // [batch], descending
+  int steps;
+  int batch;
+};
+
+// Writes `count` numbers to the device's memory. They travel in the arguments of launches: nothing is
+// awaited, and a graph keeps them.
+cudaError_t launch_write(const int* numbers, int64_t count, int* to, cudaStream_t stream);
+
+// Packed rows of `features` elements, x_row apart, to [steps, batch, features], zero where there is none.
+cudaError_t launch_pad(const PackedRows& rows, const void* x, int64_t x_row, void* padded, int64_t features,
+                       int element_bytes, int direction, cudaStream_t stream);
+
+// What a layer computed, [steps, batch, directions * hidden], to packed rows of y, and the states at each
+// row's own last step to hy [directions, batch, hidden].
+cudaError_t launch_pack(const PackedRows& rows, const void* padded, void* y, void* hy, int64_t hidden,
+                        int directions, int element_bytes, cudaStream_t stream);
+
+// Lets an LSTM keep its cell state where a row takes no part: of the projections [steps, batch, 4 * hidden]
+// of `steps` times from `first` on, the forget gate's become so large and the input gate's so small that
+// these gates are 1 and 0 exactly.
+cudaError_t launch_hold(const PackedRows& rows, float* projection, int first, int steps, int64_t hidden,
+                        int direction, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda

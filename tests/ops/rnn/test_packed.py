@@ -1,0 +1,113 @@
+"""Packed sequences on a GPU: route, and values against upstream and float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+import aten_ext
+from ops.rnn.cases import CELLS, DTYPES, FLOOR, assert_ran, new_module, no_less_accurate, states, tf32_allowed
+
+pytestmark = pytest.mark.gpu
+
+
+def run(module: torch.nn.RNNBase, x: PackedSequence) -> list[torch.Tensor]:
+    with torch.no_grad():
+        y, *last = states(module(x))
+    assert torch.equal(y.batch_sizes, x.batch_sizes)  # type: ignore[attr-defined]
+    return [y.data, *last]
+
+
+def check(module: torch.nn.RNNBase, x: PackedSequence) -> None:
+    """In fp32: cuDNN may take TF32 for a packed sequence where it does not for a padded one."""
+    dtype = x.data.dtype
+    with tf32_allowed(False):
+        aten_ext.reset_counts()
+        ours = run(module, x)
+        assert_ran("_cudnn_rnn")
+        with aten_ext.disabled():
+            theirs = run(module, x)
+            exact = run(module.double(), x._replace(data=x.data.double()))
+    module.to(dtype)
+    for a, b, c in zip(ours, theirs, exact, strict=True):
+        no_less_accurate(a, b, c, FLOOR[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+@pytest.mark.parametrize("hidden", [24, 256, 520])
+def test_matches_upstream(hidden: int, mode: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = new_module(mode, 40, hidden, 2, bidirectional=True).to("cuda", dtype)
+    lengths = torch.tensor([31, 30, 17, 17, 9, 2, 1])
+    check(module, pack_padded_sequence(torch.randn(31, 7, 40, device="cuda").to(dtype), lengths))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=24),
+    mode=st.sampled_from(list(CELLS.values())),
+    bidirectional=st.booleans(),
+    inputs=st.integers(1, 70),
+    hidden=st.integers(1, 300),
+    dtype=st.sampled_from(DTYPES),
+    batch_first=st.booleans(),
+)
+def test_random_lengths(
+    lengths: list[int],
+    mode: int,
+    bidirectional: bool,
+    inputs: int,
+    hidden: int,
+    dtype: torch.dtype,
+    batch_first: bool,
+) -> None:
+    """In any order: PyTorch sorts them around the call."""
+    if 8 * sum(lengths) < max(lengths) * len(lengths):
+        return
+    torch.manual_seed(0)
+    module = new_module(mode, inputs, hidden, bidirectional=bidirectional, batch_first=batch_first)
+    module = module.to("cuda", dtype)
+    shape = (len(lengths), max(lengths)) if batch_first else (max(lengths), len(lengths))
+    padded = torch.randn(*shape, inputs, device="cuda").to(dtype)
+    packed = pack_padded_sequence(padded, torch.tensor(lengths), batch_first, enforce_sorted=False)
+    check(module, packed)
+
+
+def test_in_a_graph() -> None:
+    """The lengths are part of what is captured."""
+    torch.manual_seed(0)
+    module = torch.nn.LSTM(32, 64, bidirectional=True).cuda()
+    packed = pack_padded_sequence(torch.randn(20, 5, 32, device="cuda"), torch.tensor([20, 13, 13, 4, 1]))
+    expected = run(module, packed)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run(module, packed)
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+def test_through_pad_packed_sequence() -> None:
+    """What a program sees of it."""
+    torch.manual_seed(0)
+    module = torch.nn.GRU(16, 48, batch_first=True).cuda()
+    x, lengths = torch.randn(6, 25, 16, device="cuda"), torch.tensor([3, 25, 8, 25, 1, 19])
+
+    def program() -> torch.Tensor:
+        with torch.no_grad():
+            y, _ = module(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        return pad_packed_sequence(y, batch_first=True)[0]
+
+    with tf32_allowed(False):
+        aten_ext.reset_counts()
+        ours = program()
+        assert_ran("_cudnn_rnn")
+        with aten_ext.disabled():
+            theirs = program()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    assert torch.equal(ours == 0, theirs == 0), "padding"
