@@ -149,6 +149,28 @@ def _layers(a: Arguments) -> Cost:
     return _cost(moved, flops, inputs.dtype)
 
 
+def _rnn_backward(a: Arguments) -> Cost:
+    """What a forward reads, the output and its gradients read; those of ``output_mask`` written.
+
+    Each product of a forward is made three times: the gates' again, the gradient of what it read, the
+    gradient of the weight. An RNN, whose state says what its gate was, makes the first not again.
+    """
+    inputs, hidden = a["input"], a["hidden_size"]
+    gates = {0: 1, 1: 1, 2: 4, 3: 3}[a["mode"]]
+    directions, again = 2 if a["bidirectional"] else 1, gates > 1
+    of_input, _, _, of_weights = a["output_mask"]
+    steps = math.prod(inputs.shape[:-1])
+    flops, width = 0, inputs.shape[-1]
+    for layer in range(a["num_layers"]):
+        product = directions * 2 * steps * gates * hidden
+        flops += product * hidden * (1 + again + of_weights)
+        flops += product * width * (again + of_weights + (of_input or layer > 0))
+        width = directions * hidden
+    grads = _nbytes((a["output"], a["grad_output"], a["grad_hy"], a["grad_cy"], a["hx"], a["cx"]))
+    results = of_weights * _nbytes(a["weight"]) + of_input * _nbytes((inputs,)) + _nbytes((a["hx"], a["cx"]))
+    return _cost(_nbytes((inputs, *a["weight"])) + grads + results, flops, inputs.dtype)
+
+
 def _composite_cell(a: Arguments, gates: int, gate_flops: int) -> Cost:
     """Input [B, I], states [B, H], weights [gates * H, I] and [gates * H, H], biases read; states written.
 
@@ -207,6 +229,7 @@ def _addmm(a: Arguments) -> Cost:
 FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "_addmm_activation": _addmm,
     "_cudnn_rnn": _rnn,
+    "_cudnn_rnn_backward": _rnn_backward,
     "_foreach_add_": _foreach_add,
     "_fused_adagrad_": _adagrad,
     "_fused_adam_": _adam,

@@ -53,6 +53,15 @@ GRU = dict(input=meta(2, 3), hx=meta(2, 4), w_ih=meta(12, 3), w_hh=meta(12, 4), 
 ADDMM = dict(self=meta(5), mat1=meta(2, 3), mat2=meta(3, 5), beta=1, alpha=1)
 LAYERS = dict(hx=meta(1, 2, 4), params=[meta(12, 3), meta(12, 4)], bidirectional=False)
 RNN = dict(mode=3, hidden_size=4, proj_size=0, num_layers=1, bidirectional=False, cx=None)
+RNN_BACKWARD = RNN | dict(
+    input=meta(5, 2, 3),
+    weight=[meta(12, 3), meta(12, 4)],
+    hx=meta(1, 2, 4),
+    output=meta(5, 2, 4),
+    grad_output=meta(5, 2, 4),
+    grad_hy=None,
+    grad_cy=None,
+)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +118,17 @@ RNN = dict(mode=3, hidden_size=4, proj_size=0, num_layers=1, bidirectional=False
             "_cudnn_rnn",
             RNN | dict(num_layers=2, bidirectional=True, input=meta(10, 3), weight=[], hx=meta(4, 2, 4)),
             ((30 + 64 + 80) * 4, 2 * (2 * 10 * 12 * 7) + 2 * (2 * 10 * 12 * 12)),
+        ),
+        # Each of the forward's products three times; without the input's gradient one less.
+        (
+            "_cudnn_rnn_backward",
+            RNN_BACKWARD | dict(output_mask=(True, True, False, True)),
+            ((30 + 84 + 88 + 84 + 30 + 8) * 4, 3 * 2 * 10 * 12 * 7),
+        ),
+        (
+            "_cudnn_rnn_backward",
+            RNN_BACKWARD | dict(output_mask=(False, True, False, True)),
+            ((30 + 84 + 88 + 84 + 8) * 4, 3 * 2 * 10 * 12 * 7 - 2 * 10 * 12 * 3),
         ),
     ],
 )

@@ -177,11 +177,14 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
     generated = folder / "generated"
     sources = [HERE / "runtime.cpp"]
     for file in files:
-        # The compiler decides by the suffix: a .cu is included by a .cpp.
-        wrapper = generated / f"{file.parent.name}_{file.stem}_cu.cpp"
-        if file.suffix == ".cu":
-            _write(wrapper, f'#include <cuda_runtime.h>\n#include "{file}"\n')
-        sources.append(wrapper if file.suffix == ".cu" else file)
+        # The compiler decides by the suffix: a .cu is included by a .cpp. So is a second file of a name,
+        # whose object would be the first one's.
+        is_cuda = file.suffix == ".cu"
+        if is_cuda or any(file.name == source.name for source in sources):
+            wrapper = generated / f"{file.parent.name}_{file.stem}{'_cu' if is_cuda else ''}.cpp"
+            _write(wrapper, ("#include <cuda_runtime.h>\n" if is_cuda else "") + f'#include "{file}"\n')
+            file = wrapper
+        sources.append(file)
     include = cuda_include_folder()
     assert include is not None, why_not()
     folders = [HERE / "include", HERE, SOURCES, generated]

@@ -1,11 +1,11 @@
-// _cudnn_rnn on CUDA: a stack of GRU, LSTM or RNN layers in inference.
+// _cudnn_rnn on CUDA: a stack of GRU, LSTM or RNN layers.
 //
 // A packed sequence is padded for the kernels and its results are packed again (packed_sequence.h).
 //
 // It returns the output as [steps, batch, directions * H] (transposed afterwards with batch_first), hy like
-// hx, cy like cx (without cx empty), and in inference an empty `reserve` of bytes. weight_buf is what the
-// caller gave, or a packed copy of the weights made for this call. Only a backward pass would read it, and
-// after inference there is none, but a direct caller gets it, so it is made as upstream's is.
+// hx, cy like cx (without cx empty), and what a backward needs (training/reserve.h), in inference an empty
+// `reserve` of bytes. weight_buf is what the caller gave, or a packed copy of the weights made for this call.
+// Nothing of ours reads it, but a direct caller gets it, so it is made as upstream's is.
 //
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,24 @@
 #include "core/gpu.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/overrides.h"
+#include "ops/rnn/training/reserve.h"
 
 namespace aten_ext {
 
 Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   RnnProblem problem{};
   const char* const reason = problem_of(a, problem);
-  return reason != nullptr ? Choice<RnnPlan>(reason) : plan_rnn(problem, gpu_of(a.input.device()));
+  if (reason != nullptr) {
+    return reason;
+  }
+  const Gpu& gpu = gpu_of(a.input.device());
+  const Choice<RnnPlan> choice = plan_rnn(problem, gpu);
+  if (choice.reason() == nullptr && problem.train) {
+    if (const char* of_training = decline_training(choice.plan(), gpu)) {
+      return of_training;
+    }
+  }
+  return choice;
 }
 
 }  // namespace aten_ext
@@ -101,6 +112,21 @@ at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
   return buffer;
 }
 
+// Where a layer writes its output: the backward of those behind it needs that of all layers but the last.
+at::Tensor new_output(const RnnProblem& problem, const at::Tensor& reserve, int64_t layer,
+                      const at::TensorOptions& options) {
+  const int64_t sizes[] = {problem.sequence.steps, problem.sequence.batch,
+                           problem.directions * problem.hidden};
+  if (!problem.train || layer == problem.layers - 1) {
+    return at::empty(sizes, options);
+  }
+  const int64_t strides[] = {sizes[1] * sizes[2], sizes[2], 1};
+  const int64_t offset = Reserve(problem).offset(layer) / static_cast<int64_t>(options.dtype().itemsize());
+  at::Tensor output = at::empty({0}, options);
+  output.set_(reserve.storage(), offset, sizes, strides);
+  return output;
+}
+
 // What the kernels that pad ask of a packed sequence, in the device's memory.
 struct PackedMetadata {
   at::Tensor numbers;
@@ -143,6 +169,7 @@ struct LayerCall {
   at::Tensor y;       // [steps, batch, directions * hidden]
   cudaStream_t stream;
   const PackedMetadata* packed;  // or nullptr
+  at::Tensor reserve;  // what a backward needs; in inference empty
 
   const RnnProblem& problem() const {
     return plan.problem;
@@ -400,7 +427,6 @@ cudaError_t pack_output(LayerCall& layer, int64_t rows) {
 
 cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
   const RnnProblem& problem = layer.problem();
-  const Sequence& sequence = problem.sequence;
   if (layer.packed != nullptr) {
     if (const cudaError_t error = pad_input(layer, x); error != cudaSuccess) {
       return error;
@@ -408,7 +434,7 @@ cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
   } else {
     layer.input = x;
   }
-  layer.y = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, x.options());
+  layer.y = new_output(problem, layer.reserve, layer.index, x.options());
   const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
   return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x.size(0)) : error;
 }
@@ -444,7 +470,9 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   lstm ? at::empty(state_sizes, options) : at::Tensor(),
                   {},
                   stream,
-                  packed_metadata.has_value() ? &*packed_metadata : nullptr};
+                  packed_metadata.has_value() ? &*packed_metadata : nullptr,
+                  problem.train ? at::empty({1, Reserve(problem).bytes()}, options.dtype(at::kByte))
+                                : at::empty({0}, options.dtype(at::kByte))};
   at::Tensor x = problem.batch_first ? a.input.transpose(0, 1) : a.input;
   for (; layer.index < problem.layers; ++layer.index) {
     const cudaError_t error = run_layer(layer, x);
@@ -456,8 +484,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     layer.layout = Layout::TimeMajor;
   }
   return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
-                    layer.cx.defined() ? layer.cy : at::empty({0}, options),
-                    at::empty({0}, options.dtype(at::kByte)),
+                    layer.cx.defined() ? layer.cy : at::empty({0}, options), layer.reserve,
                     is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }
 

@@ -37,12 +37,13 @@ constexpr size_t kProducts = 256;
 struct Key {
   int64_t m, n, k;
   int64_t n_of_all;
-  int64_t count, w_stride;
+  int64_t count, w_stride, rows_stride, to_stride;
   int16_t device;
   Dtype dtype;
   bool tf32;
-  uint8_t rows_alignment, w_alignment;  // see log2_alignment
-  uint8_t unused[2];                    // padding with a name: zero
+  bool rows_by_column, w_by_column, in_dtype, adds;
+  uint8_t rows_alignment, w_alignment, to_alignment;  // see log2_alignment
+  uint8_t unused[5];                                  // padding with a name: zero
 };
 
 // Plain memory: descriptors are initialised in place and need no destruction.
@@ -84,10 +85,15 @@ uint8_t log2_alignment(uintptr_t address) {
   return exponent;
 }
 
+int64_t element_bytes(Dtype dtype) {
+  return dtype == Dtype::Float ? sizeof(float) : sizeof(uint16_t);
+}
+
 // That of rows, one behind the other: the same wherever a part of them begins.
 uint8_t rows_alignment(const LtProduct& product) {
-  const uintptr_t bytes = product.k * (product.dtype == Dtype::Float ? sizeof(float) : sizeof(uint16_t));
-  return std::min(log2_alignment(reinterpret_cast<uintptr_t>(product.rows)), log2_alignment(bytes));
+  const int64_t length = product.rows_by_column ? product.n : product.k;
+  return std::min(log2_alignment(reinterpret_cast<uintptr_t>(product.rows)),
+                  log2_alignment(length * element_bytes(product.dtype)));
 }
 
 cudaDataType_t data_type(Dtype dtype) {
@@ -125,22 +131,30 @@ bool set_layout(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t leng
          set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
 }
 
-// cuBLAS counts by columns: its A is w, transposed, its B the rows and its C the transposed result.
+// A matrix of ours of so many rows and columns: cuBLAS counts by columns, and so has its transpose.
+bool set_matrix(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t rows, int64_t columns,
+                bool by_column, const Key& key, int64_t stride) {
+  return set_layout(layout, type, by_column ? rows : columns, by_column ? columns : rows, key.count, stride);
+}
+
+// Its A is w, transposed, its B the rows and its C the transposed result.
 bool describe(const Key& key, int64_t n, Prepared& prepared) {
   const cudaDataType_t type = data_type(key.dtype);
   return cublasLtMatmulDescInit(&prepared.description,
                                 key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                 CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-         set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
-         set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N) &&
-         set_layout(&prepared.w, type, key.k, key.m, key.count, key.w_stride) &&
-         set_layout(&prepared.rows, type, key.k, n, key.count, 0) &&
-         set_layout(&prepared.to, CUDA_R_32F, key.m, n, key.count, n * key.m);
+         set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSA,
+             key.w_by_column ? CUBLAS_OP_N : CUBLAS_OP_T) &&
+         set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSB,
+             key.rows_by_column ? CUBLAS_OP_T : CUBLAS_OP_N) &&
+         set_matrix(&prepared.w, type, key.m, key.k, key.w_by_column, key, key.w_stride) &&
+         set_matrix(&prepared.rows, type, n, key.k, key.rows_by_column, key, key.rows_stride) &&
+         set_matrix(&prepared.to, key.in_dtype ? type : CUDA_R_32F, n, key.m, false, key,
+                    key.to_stride == 0 ? n * key.m : key.to_stride);
 }
 
 bool choose_algorithm(cublasLtHandle_t handle, const Key& key, Prepared& prepared) {
   const auto bytes = [](uint8_t log2) { return uint32_t{1} << log2; };
-  const uint32_t of_result = 256;  // the caching allocator's
   cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulHeuristicResult_t answer{};
   int count = 0;
@@ -148,8 +162,8 @@ bool choose_algorithm(cublasLtHandle_t handle, const Key& key, Prepared& prepare
       !set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspace) ||
       !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, bytes(key.w_alignment)) ||
       !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, bytes(key.rows_alignment)) ||
-      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_result) ||
-      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_result) ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes(key.to_alignment)) ||
+      !set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes(key.to_alignment)) ||
       cublasLtMatmulAlgoGetHeuristic(handle, &prepared.description, &prepared.w, &prepared.rows, &prepared.to,
                                      &prepared.to, &preference, 1, &answer,
                                      &count) != CUBLAS_STATUS_SUCCESS ||
@@ -196,11 +210,18 @@ bool run_lt_product(const LtProduct& product, cudaStream_t stream) {
                 product.n_of_all,
                 product.count,
                 product.w_stride,
+                product.rows_stride,
+                product.to_stride,
                 device.index(),
                 product.dtype,
                 product.tf32,
+                product.rows_by_column,
+                product.w_by_column,
+                product.in_dtype,
+                product.adds,
                 rows_alignment(product),
                 log2_alignment(reinterpret_cast<uintptr_t>(product.w)),
+                log2_alignment(reinterpret_cast<uintptr_t>(product.to)),
                 {}};
   Prepared& prepared = products.get(key, [&](Prepared& made) { prepare(handle, key, made); });
   if (!prepared.usable) {
@@ -214,9 +235,10 @@ bool run_lt_product(const LtProduct& product, cudaStream_t stream) {
   const float one = 1.0f;
   const float zero = 0.0f;
   return cublasLtMatmul(handle, &prepared.description, &one, product.w, &prepared.w, product.rows,
-                        &prepared.rows, &zero, product.to, &prepared.to, product.to, &prepared.to,
-                        &prepared.algorithm, workspace.defined() ? workspace.mutable_data_ptr() : nullptr,
-                        prepared.workspace, stream) == CUBLAS_STATUS_SUCCESS;
+                        &prepared.rows, product.adds ? &one : &zero, product.to, &prepared.to, product.to,
+                        &prepared.to, &prepared.algorithm,
+                        workspace.defined() ? workspace.mutable_data_ptr() : nullptr, prepared.workspace,
+                        stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 }  // namespace aten_ext::cuda

@@ -10,17 +10,25 @@
 namespace aten_ext::cuda {
 
 // Of each of `count` matrices w[i] [m, k], w_stride elements apart: rows [n, k] times w[i] transposed, to
-// to[i] [n, m], n * m elements apart, in fp32. Everything is contiguous on the current device.
+// to[i] [n, m]. Everything is on the current device, and contiguous unless the fields from `rows_by_column`
+// on say otherwise; results of a batch are then n * m elements apart.
 struct LtProduct {
   const void* rows;
   const void* w;
-  float* to;
+  void* to;  // fp32
   int64_t m, n, k;
   int64_t n_of_all;  // rows of the product that this one is a part of: its algorithm is that one's
   int64_t count;
   int64_t w_stride;
   Dtype dtype;  // of rows and w: Float, Half or BFloat16
   bool tf32;    // Float: multiplied in TF32
+
+  bool rows_by_column = false;  // `rows` lies as [k, n]
+  bool w_by_column = false;     // w lies as [k, m]
+  bool in_dtype = false;        // the result is of `dtype` too, rounded once
+  bool adds = false;            // to what `to` has
+  int64_t rows_stride = 0;      // between the members of a batch; 0: all multiply the same
+  int64_t to_stride = 0;        // 0: n * m
 };
 
 // False: cuBLASLt has no algorithm for it, or did not take the one it chose.

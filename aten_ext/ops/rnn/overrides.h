@@ -1,4 +1,4 @@
-// _cudnn_rnn, the cells and _thnn_fused_gru_cell: their plans, and who decides and runs.
+// _cudnn_rnn and its backward, the cells and _thnn_fused_gru_cell: their plans, and who decides and runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "args.h"
 #include "core/choice.h"
@@ -13,6 +14,7 @@
 #include "ops/rnn/cell_kernel.h"
 #include "ops/rnn/cpu/overrides.h"
 #include "ops/rnn/plan.h"
+#include "ops/rnn/training/plan.h"
 
 namespace aten_ext::cuda {
 
@@ -52,6 +54,12 @@ struct GatesPlan {
 Choice<RnnPlan> choose(const args::_cudnn_rnn& arguments);
 Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     const args::_cudnn_rnn& arguments, const RnnPlan& plan);
+
+Choice<RnnBackwardPlan> choose(const args::_cudnn_rnn_backward& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>>> run(
+    const args::_cudnn_rnn_backward& arguments, const RnnBackwardPlan& plan);
+// By its reserve.
+bool saved_by_ours(const args::_cudnn_rnn_backward& arguments);
 
 Choice<CellPlan> choose(const args::gru_cell& arguments);
 Ran<at::Tensor> run(const args::gru_cell& arguments, const CellPlan& plan);

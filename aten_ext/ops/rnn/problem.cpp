@@ -40,7 +40,7 @@ const char* decline_buffer(const args::_cudnn_rnn& a, const RnnProblem& problem)
 
 // Shapes of the weight list: what upstream would accept, no more. With weight_buf, of which they are views,
 // that is also one column of all elements: what PyTorch's autocast makes of its 16-bit copies.
-const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem) {
+const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem, bool saved) {
   const int64_t stride = a.weight_stride0;
   const int64_t hidden = problem.hidden;
   const int64_t gates = problem.gates() * hidden;
@@ -58,9 +58,10 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
     const bool first_layer = static_cast<int64_t>(i) < problem.directions * stride;
     const int64_t columns = first_layer ? problem.sequence.features : problem.directions * hidden;
     const int64_t count = gates * (kind == 0 ? columns : kind == 1 ? hidden : 1);
-    if (!(flattened && has_shape(w, {count, 1})) && !(kind == 0   ? has_shape(w, {gates, columns})
-                                                      : kind == 1 ? has_shape(w, {gates, hidden})
-                                                                  : has_shape(w, {gates}))) {
+    if (!((flattened || saved) && has_shape(w, {count, 1})) &&
+        !(kind == 0   ? has_shape(w, {gates, columns})
+          : kind == 1 ? has_shape(w, {gates, hidden})
+                      : has_shape(w, {gates}))) {
       return "weight list that does not fit the layers";
     }
     if (!w.is_contiguous()) {
@@ -117,13 +118,16 @@ Layout layout_of(const at::Tensor& input, bool batch_first) {
 
 }  // namespace
 
-const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem) {
+const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool saved) {
   if (a.mode < static_cast<int64_t>(Cell::RnnRelu) || a.mode > static_cast<int64_t>(Cell::Gru)) {
     return "unknown mode";
   }
   problem.cell = static_cast<Cell>(a.mode);
-  if (a.train) {
-    return "training";
+  if (a.train && a.dropout != 0.0 && a.num_layers > 1) {
+    return "dropout between layers";
+  }
+  if (a.train && !a.batch_sizes.empty()) {
+    return "packed sequence in training";
   }
   if (a.proj_size != 0) {
     return "projection";
@@ -173,7 +177,7 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem) {
     problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
                         nullptr, layout_of(input, a.batch_first)};
   }
-  if (const char* reason = decline_weights(a, problem)) {
+  if (const char* reason = decline_weights(a, problem, saved)) {
     return reason;
   }
   const auto is_state = [&](const at::Tensor& state) {

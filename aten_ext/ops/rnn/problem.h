@@ -43,7 +43,8 @@ struct RnnProblem {
   }
 };
 
-// The problem, or the reason why it is none of ours; nullptr: it is.
-const char* problem_of(const args::_cudnn_rnn& arguments, RnnProblem& problem);
+// The problem, or the reason why it is none of ours; nullptr: it is. `saved`: the weights are what autograd
+// saved of a forward, each wherever it lies, be it of one column.
+const char* problem_of(const args::_cudnn_rnn& arguments, RnnProblem& problem, bool saved = false);
 
 }  // namespace aten_ext::cuda

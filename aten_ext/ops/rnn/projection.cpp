@@ -56,8 +56,8 @@ bool project_input(const InputProjection& input, const at::Tensor& memory, const
   for (int direction = 0; direction < input.directions; ++direction) {
     product.rows = input.rows[direction].const_data_ptr();
     product.w = input.w[direction].const_data_ptr();
+    results[direction] = to + projection_elements(product.n, product.m, direction);
     product.to = to + projection_elements(product.n, product.m, direction);
-    results[direction] = product.to;
     if (!run_lt_product(product, stream)) {
       return false;
     }

@@ -127,7 +127,7 @@ inline bool same_layout(const cublasLtMatrixLayoutOpaque_t& x, const cublasLtMat
 }
 
 template <typename T, typename R>
-cublasStatus_t lt_product(const cublasLtMatmulDescOpaque_t& d, float alpha, const void* a_memory,
+cublasStatus_t lt_product(const cublasLtMatmulDescOpaque_t& d, float alpha, float beta, const void* a_memory,
                           const cublasLtMatrixLayoutOpaque_t& a, const void* b_memory,
                           const cublasLtMatrixLayoutOpaque_t& b, void* c_memory,
                           const cublasLtMatrixLayoutOpaque_t& c) {
@@ -147,7 +147,11 @@ cublasStatus_t lt_product(const cublasLtMatmulDescOpaque_t& d, float alpha, cons
         sum += operand(at(a_memory, a, a_transposed, row, k)) *
                operand(at(b_memory, b, b_transposed, k, column));
       }
+      R& to = static_cast<R*>(c_memory)[column * c.stride + row];
       float x = alpha * sum;
+      if (beta != 0) {
+        x += beta * static_cast<float>(to);
+      }
       if (d.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
         x += static_cast<float>(static_cast<const T*>(d.bias)[row]);
       }
@@ -156,7 +160,7 @@ cublasStatus_t lt_product(const cublasLtMatmulDescOpaque_t& d, float alpha, cons
       } else if (d.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) {
         x = 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
       }
-      static_cast<R*>(c_memory)[column * c.stride + row] = static_cast<R>(x);
+      to = static_cast<R>(x);
     }
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -164,12 +168,12 @@ cublasStatus_t lt_product(const cublasLtMatmulDescOpaque_t& d, float alpha, cons
 
 // Every product of a batch.
 template <typename T, typename R>
-cublasStatus_t lt_products(const cublasLtMatmulDescOpaque_t& d, float alpha, const void* a_memory,
+cublasStatus_t lt_products(const cublasLtMatmulDescOpaque_t& d, float alpha, float beta, const void* a_memory,
                            const cublasLtMatrixLayoutOpaque_t& a, const void* b_memory,
                            const cublasLtMatrixLayoutOpaque_t& b, void* c_memory,
                            const cublasLtMatrixLayoutOpaque_t& c) {
   for (int32_t i = 0; i < c.count; ++i) {
-    lt_product<T, R>(d, alpha, static_cast<const T*>(a_memory) + i * a.batch_stride, a,
+    lt_product<T, R>(d, alpha, beta, static_cast<const T*>(a_memory) + i * a.batch_stride, a,
                      static_cast<const T*>(b_memory) + i * b.batch_stride, b,
                      static_cast<R*>(c_memory) + i * c.batch_stride, c);
   }
@@ -289,7 +293,7 @@ inline cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulA
 }
 inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t d, const void* alpha,
                                      const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
-                                     cublasLtMatrixLayout_t b_layout, const void* /*beta*/, const void* c,
+                                     cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                                      cublasLtMatrixLayout_t c_layout, void* out,
                                      cublasLtMatrixLayout_t /*out_layout*/,
                                      const cublasLtMatmulAlgo_t* algorithm, void* workspace,
@@ -328,7 +332,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmul
   const float factor = *static_cast<const float*>(alpha);
   const auto run = [&](auto of_operands, auto of_result) {
     return device_on_host::lt_products<decltype(of_operands), decltype(of_result)>(
-        *d, factor, a, *a_layout, b, *b_layout, out, *c_layout);
+        *d, factor, *static_cast<const float*>(beta), a, *a_layout, b, *b_layout, out, *c_layout);
   };
   const bool to_fp32 = c_layout->type == CUDA_R_32F;
   switch (a_layout->type) {

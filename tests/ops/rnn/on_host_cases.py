@@ -21,6 +21,23 @@ ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
 """In which the threads of a block get their turns: arguments of ``order_of_threads``."""
 
 
+TRAINING = [
+    "ops/rnn/training/cudnn_rnn_backward.cpp",
+    "ops/rnn/training/layer.cpp",
+    "ops/rnn/training/scratch.cpp",
+    "ops/rnn/training/both_directions.cpp",
+    "ops/rnn/training/few_rows.cu",
+    "ops/rnn/training/plan.cpp",
+    "ops/rnn/training/recompute.cu",
+    "ops/rnn/training/step.cu",
+    "ops/rnn/training/copies.cu",
+    "ops/rnn/training/column_sums.cu",
+    "ops/rnn/backward/plan.cpp",
+    "ops/rnn/backward/cluster_backward.cu",
+    "ops/rnn/backward/recurrence_backward.cu",
+]
+
+
 def load() -> Any:
     """All kernels of the family as operators, and what gru_ops.cpp adds to them, which is returned."""
     library.load(
@@ -32,6 +49,7 @@ def load() -> Any:
         "ops/rnn/packed_sequence.cu",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
+        *TRAINING,
         "ops/rnn/step_policy.cpp",
         "ops/rnn/recurrence_shape.cpp",
         *(
@@ -44,6 +62,7 @@ def load() -> Any:
         "ops/rnn/thnn_fused_gru_cell.cu",
         "ops/rnn/thnn_fused_gru_cell.cpp",
         str(Path(__file__).with_name("gru_ops.cpp")),
+        str(Path(__file__).parent / "training" / "gradient_ops.cpp"),
     )
     return torch.ops.aten_ext_on_host_gru
 

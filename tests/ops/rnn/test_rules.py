@@ -36,6 +36,9 @@ from ops.rnn.cases import (
         {"hidden": 33},
         {"hidden": 600},
         {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
+        {"train": True, "steps": 4},
+        {"train": True, "steps": 1, "layers": 3, "bidirectional": True},
+        {"train": True, "steps": 2, "dropout": 0.5},  # and between layers
         {"input": meta(5, 2, 12)[..., ::2]},
     ],
     ids=names,
@@ -154,8 +157,7 @@ def test_packed_sequences_run() -> None:
 DECLINED = [
     ("unknown mode", {"mode": 4}),
     ("unknown mode", {"mode": -1}),
-    ("training", {"train": True}),
-    ("training", {"train": True, "dropout": 0.5}),
+    ("packed sequence in training", {"train": True, "input": meta(3, 6), "batch_sizes": [2, 1]}),
     ("input that is not three-dimensional", {"input": meta(3, 6)}),
     *(
         ("packed sequence whose batch sizes do not fit the input", {"input": rows, "batch_sizes": sizes})

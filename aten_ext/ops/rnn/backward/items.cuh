@@ -181,7 +181,12 @@ class BackwardItems {
         hidden[gate * a.hidden] = from_op<Tensor>(gradients.hidden[gate]);
       }
       if constexpr (Cell::kInputNew) {
-        static_cast<Tensor*>(d_.d_input_new)[index * a.hidden + unit_] = from_op<Tensor>(gradients.input_new);
+        Tensor* const input = static_cast<Tensor*>(d_.d_input_gates) + index * kGates * a.hidden + unit_;
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          const bool is_new = gate == kGates - 1;
+          input[gate * a.hidden] = from_op<Tensor>(is_new ? gradients.input_new : gradients.hidden[gate]);
+        }
       }
     }
     fetch(a);

@@ -27,7 +27,7 @@ struct BackwardDirection {
   const float* dh_in;    // [B, H]: gradient of hy, or from the later chunk; nullptr: zero
   const float* dc_in;    // LSTM only: the same of c
   void* d_hidden_gates;  // [steps, B, gates, H], contiguous, dtype of the tensors: of W_hh h + b_hh
-  void* d_input_new;     // GRU only: [steps, B, H], contiguous: of the new gate's input part
+  void* d_input_gates;   // GRU only: the same of W_ih x + b_ih, of which the new gate's alone differ
   float* dh_out;         // [B, H]: gradient of h0, or for the earlier chunk
   float* dc_out;         // LSTM only
 };

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -39,9 +40,9 @@ std::tuple<std::string, std::vector<int64_t>, std::string, std::vector<int64_t>>
       {needs.code, needs.shared_bytes, needs.cluster, needs.resident_blocks, needs.blocks_of_multiprocessor}};
 }
 
-// coefficients [D, T, B, C, H] of float, w_hh [D, G * H, H], dy [T, B, D * H] of any strides or none, dh and
-// dc [D, B, H] of float or none, kernel: math, exchange, blocks, rows -> d_hidden [D, T, B, G, H], d_new [D,
-// T, B, H] (GRU), dh, dc. What is not written is NaN.
+// coefficients [D, T, B, C, H] of float, w_hh [D, G * H, H], dy [T, B, D * H] of any strides or none, dh and dc
+// [D, B, H] of float or none, kernel: math, exchange, blocks, rows -> d_hidden [D, T, B, G, H], d_input
+// of the same shape (GRU), dh, dc. What is not written is NaN.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     int64_t cell, const at::Tensor& coefficients, const at::Tensor& w_hh, const std::optional<at::Tensor>& dy,
     const std::optional<at::Tensor>& dh, const std::optional<at::Tensor>& dc, at::IntArrayRef kernel) {
@@ -52,7 +53,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   const int64_t gates = w_hh.size(1) / hidden;
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const at::Tensor d_hidden = at::full({directions, steps, batch, gates, hidden}, nan, w_hh.options());
-  const at::Tensor d_new = at::full({directions, steps, batch, hidden}, nan, w_hh.options());
+  const at::Tensor d_input = at::full_like(d_hidden, nan);
   const at::Tensor dh_out = at::full({directions, batch, hidden}, nan, coefficients.options());
   const at::Tensor dc_out = at::full({directions, batch, hidden}, nan, coefficients.options());
 
@@ -80,7 +81,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
                       of(dh),
                       of(dc),
                       d_hidden.select(0, d).mutable_data_ptr(),
-                      d_new.select(0, d).mutable_data_ptr(),
+                      d_input.select(0, d).mutable_data_ptr(),
                       dh_out.select(0, d).mutable_data_ptr<float>(),
                       dc_out.select(0, d).mutable_data_ptr<float>()};
   }
@@ -90,7 +91,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   p.words = reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>());
   const cudaError_t error = launch_recurrence_backward(p, nullptr);
   TORCH_CHECK(error == cudaSuccess, "launch: error ", static_cast<int>(error));
-  return {d_hidden, d_new, dh_out, dc_out};
+  return {d_hidden, d_input, dh_out, dc_out};
 }
 
 }  // namespace

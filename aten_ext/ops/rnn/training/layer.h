@@ -1,0 +1,51 @@
+// The backward of one layer, both directions: addresses in, kernels and products launched. No ATen here.
+//
+//   states before each step      a copy of the output, one step later
+//   coefficients                 two products and an elementwise kernel over all steps of a chunk
+//   gradients of gates           step by step, from the end of the sequence: one launch, or a few a step
+//   weights, biases, input       products over all steps
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/rnn/training/plan.h"
+
+namespace aten_ext::cuda {
+
+// Tensors of the problem's dtype, contiguous unless there is a stride. Of results, nullptr: not wanted.
+struct LayerBackwardDirection {
+  const void* w_ih;  // [gates * H, features]
+  const void* w_hh;  // [gates * H, H]
+  const void* b_ih;  // [gates * H] or nullptr
+  const void* b_hh;
+  void* dw_ih;  // shapes of what they are gradients of
+  void* dw_hh;
+  void* db_ih;
+  void* db_hh;
+};
+
+struct LayerBackward {
+  LayerBackwardDirection direction[2];
+  int64_t features;
+  const void* x;   // [steps, batch, features]
+  const void* y;   // [steps, batch, directions * H]
+  const void* hx;  // [directions, batch, H]
+  const void* cx;  // LSTM: the same
+  const void* dy;  // as y, with strides; nullptr: zero
+  int64_t dy_step, dy_row;
+  const void* d_hy;  // as hx; nullptr: zero
+  const void* d_cy;
+  void* dx;   // as x
+  void* dhx;  // as hx
+  void* dcx;
+  char* scratch;  // scratch_bytes() of them, at a multiple of 256
+};
+
+int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer);
+
+// cudaErrorNotSupported: cuBLASLt does not take a product.
+cudaError_t run_layer_backward(const RnnBackwardPlan& plan, const LayerBackward& layer, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda

@@ -1,0 +1,129 @@
+// The policy of a backward. Figures behind each constant are in docs/kernels/rnn.md.
+#include "ops/rnn/training/plan.h"
+
+#include <algorithm>
+
+#include "core/gpu.h"
+#include "core/math.h"
+#include "ops/rnn/training/sizes.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+// ---- policy ------------------------------------------------------------------------------------------
+
+// Coefficients of so many bytes exist at once, or half of all if those are more: with them the peak of a
+// training step is upstream's at most. And of a huge sequence so many.
+constexpr int64_t kChunkBytes = int64_t{32} << 20;
+constexpr int64_t kChunks = 2;
+constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
+// Bytes of the products of gates, which are read again while the L2 has them. Of more than so few they should
+// fit where gradients of 16 bits will be (layer.cpp).
+constexpr int64_t kPartBytes = int64_t{32} << 20;
+constexpr int64_t kFewPartBytes = int64_t{8} << 20;
+// Where cuDNN multiplies in TF32, if it may, seen by its error: weights' and input's gradients of two rows
+// and more, at all hidden sizes; what makes the states' gradients only here.
+constexpr int64_t kTf32BeyondHidden = 192;
+constexpr int64_t kTf32Batch = 4;
+constexpr int64_t kTf32Multiple = 4;
+// Rows, multiply-adds of the gates, and weights (fp32, 16 bits) that library products are slower for.
+constexpr int64_t kFewRows = 64;
+constexpr double kFewProducts = 12e6;
+constexpr double kFewWeights[2] = {1.3e6, 0.5e6};
+// cuDNN has backwards that keep a layer on the chip: fp32 and fp16, up to H = 128, for the plain RNN 256. Up
+// to so many steps of more than few rows they are faster: of fp32 up to half the hidden size.
+constexpr int64_t kOnChipHidden = 128;
+constexpr int64_t kOnChipSteps = 4;
+// A product and a launch for each step are faster than upstream from so many rows on, whatever the size.
+constexpr int64_t kManyRows = 512;
+
+// ------------------------------------------------------------------------------------------------------
+
+bool may_tf32(const RnnProblem& problem) {
+  return problem.dtype == Dtype::Float && problem.tf32_allowed && problem.hidden % kTf32Multiple == 0 &&
+         problem.sequence.features % kTf32Multiple == 0;
+}
+
+bool is_few_rows(const RnnProblem& problem) {
+  const int64_t rows = problem.sequence.steps * problem.sequence.batch;
+  const double weights = static_cast<double>(problem.gates() * problem.hidden) *
+                         static_cast<double>(problem.input() + problem.hidden);
+  return rows <= kFewRows && weights <= kFewWeights[problem.is_16_bits()] &&
+         static_cast<double>(rows) * weights <= kFewProducts;
+}
+
+// Whether cuDNN keeps a few steps of the layer on the chip.
+bool is_on_chip(const RnnProblem& problem) {
+  const bool one_gate = problem.gates() == 1;
+  const int64_t most = kOnChipHidden * (one_gate ? 2 : 1) / (problem.dtype == Dtype::Float ? 2 : 1);
+  return problem.dtype != Dtype::BFloat16 && problem.hidden <= most && problem.sequence.steps <= kOnChipSteps;
+}
+
+// Pieces of `steps` of at most so many bytes, all about as long.
+int64_t piece(int64_t steps, int64_t bytes_of_step, int64_t bytes) {
+  const int64_t most = std::max<int64_t>(1, bytes_of_step == 0 ? steps : bytes / bytes_of_step);
+  return ceil_div(steps, ceil_div(steps, most));
+}
+
+bool choose_one_launch(RnnBackwardPlan& plan, const Gpu& gpu) {
+  const RnnProblem& problem = plan.problem;
+  if (problem.sequence.steps == 1) {
+    return false;
+  }
+  const auto choice =
+      choose_recurrence_backward({plan.chunk, problem.sequence.batch, problem.hidden, problem.directions},
+                                 problem.cell, problem.dtype, plan.tf32, gpu);
+  if (choice.reason() != nullptr || lacks(gpu, choice.plan().needs()) != nullptr) {
+    return false;
+  }
+  plan.recurrence = choice.plan();
+  return true;
+}
+
+}  // namespace
+
+RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu) {
+  RnnBackwardPlan plan{};
+  plan.problem = problem;
+  plan.wanted = wanted;
+  const Sequence& sequence = problem.sequence;
+  plan.few_rows = is_few_rows(problem);
+  plan.tf32_results = may_tf32(problem) && sequence.batch > 1;
+  plan.tf32 = may_tf32(problem) && problem.hidden > kTf32BeyondHidden && sequence.batch >= kTf32Batch;
+  const int64_t step_bytes = sequence.batch * problem.hidden * problem.directions * int64_t{sizeof(float)};
+  const int64_t of_coefficients = step_bytes * coefficients_of(problem.cell);
+  const int64_t most = std::max(kChunkBytes, ceil_div(sequence.steps, kChunks) * of_coefficients);
+  plan.chunk = piece(sequence.steps, of_coefficients, std::min(most, kMostChunkBytes));
+  const int64_t of_gates = step_bytes * recomputed_of(problem.cell);
+  plan.part = piece(plan.chunk, of_gates, kPartBytes);
+  if (problem.is_16_bits() && plan.part * of_gates > kFewPartBytes) {
+    plan.part = std::max<int64_t>(1, std::min(plan.part, plan.chunk / 2));
+  }
+  plan.one_launch = choose_one_launch(plan, gpu);
+  return plan;
+}
+
+const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
+  const RnnProblem& problem = forward.problem;
+  if (problem.sequence.steps > 1 && is_on_chip(problem) && !is_few_rows(problem)) {
+    return "few steps of a layer that cuDNN trains on the chip";
+  }
+  if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
+      !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
+    return "no fast backward";
+  }
+  return nullptr;
+}
+
+std::string RnnBackwardPlan::describe() const {
+  const std::string pieces =
+      chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "";
+  return "backward: " +
+         (one_launch ? recurrence.describe() : std::string("a product and a launch for each step")) + pieces;
+}
+
+Needs RnnBackwardPlan::needs() const {
+  return one_launch ? recurrence.needs() : Needs{};
+}
+
+}  // namespace aten_ext::cuda

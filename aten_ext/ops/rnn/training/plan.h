@@ -1,0 +1,41 @@
+// The plan of a backward: which kernels, in numbers. Plain arithmetic. Standard library only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/choice.h"
+#include "core/needs.h"
+#include "ops/rnn/backward/plan.h"
+#include "ops/rnn/plan.h"
+#include "ops/rnn/problem.h"
+
+namespace aten_ext::cuda {
+
+// Which gradients are wanted.
+struct Wanted {
+  bool input, hx, cx, weights;
+};
+
+struct RnnBackwardPlan {
+  RnnProblem problem;
+  Wanted wanted;
+  bool tf32;                      // fp32: products of gates and of the sequential part in TF32
+  bool tf32_results;              // fp32: those that make the gradients of weights and input
+  bool few_rows;                  // products by kernels of our own, fp32 multiply-adds
+  bool one_launch;                // the sequential part of a chunk; otherwise a product and a launch a step
+  RecurrenceBackward recurrence;  // for one_launch
+  int64_t chunk;                  // steps whose coefficients exist at once: all, or a part of many
+  int64_t part;                   // steps of a chunk whose gates' products exist at once
+
+  std::string describe() const;
+  Needs needs() const;
+};
+
+// There is one for every forward of ours.
+RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu);
+
+// Why a forward in training is upstream's, of those that would be ours in inference; nullptr: it is ours.
+const char* decline_training(const RnnPlan& forward, const Gpu& gpu);
+
+}  // namespace aten_ext::cuda

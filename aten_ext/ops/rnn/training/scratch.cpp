@@ -1,0 +1,93 @@
+#ifdef ATEN_EXT_WITH_CUDA
+
+#include "ops/rnn/training/scratch.h"
+
+#include "ops/rnn/training/column_sums.h"
+#include "ops/rnn/training/sizes.h"
+
+namespace aten_ext::cuda {
+namespace {
+
+// fp32 sums of both directions that a gradient of the input has before it is rounded.
+constexpr int64_t kSumBytes = int64_t{32} << 20;
+
+}  // namespace
+
+char* Scratch::take(int64_t bytes) {
+  char* const taken = reinterpret_cast<char*>(next_);
+  next_ += static_cast<uintptr_t>(round_up(bytes, int64_t{256}));
+  return taken;
+}
+
+float* Scratch::take_floats(int64_t count) {
+  return reinterpret_cast<float*>(take(count * int64_t{sizeof(float)}));
+}
+
+Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* memory)
+    : next_(reinterpret_cast<uintptr_t>(memory)) {
+  const LayerSizes sizes(plan);
+  const int64_t rows = sizes.rows();
+  const int64_t states = sizes.directions * sizes.state();
+  const bool has_weights = layer.direction[0].dw_ih != nullptr;
+  const bool direct = sizes.bytes == sizeof(float);  // fp32 results are written where they go
+  if (sizes.steps > 1 && (has_weights || sizes.is_gru || sizes.is_lstm)) {
+    previous = take(sizes.directions * rows * sizes.hidden * sizes.bytes);
+  }
+  for (int d = 0; d < sizes.directions; ++d) {
+    coefficients[d] =
+        take_floats(sizes.chunk * sizes.batch * coefficients_of(plan.problem.cell) * sizes.hidden);
+    d_hidden_gates[d] = take(rows * sizes.gates * sizes.bytes);
+    d_input_gates[d] = sizes.is_gru ? take(rows * sizes.gates * sizes.bytes) : d_hidden_gates[d];
+  }
+  dh = direct && layer.dhx != nullptr ? static_cast<float*>(layer.dhx) : take_floats(states);
+  if (sizes.is_lstm) {
+    dc = direct && layer.dcx != nullptr ? static_cast<float*>(layer.dcx) : take_floats(states);
+    boundaries = sizes.chunks() > 1 ? take_floats((sizes.chunks() - 1) * states) : nullptr;
+  }
+  if (plan.one_launch) {
+    for (int i = 0; i < 2; ++i) {
+      passed_dh[i] = take_floats(states);
+      passed_dc[i] = sizes.is_lstm ? take_floats(states) : nullptr;
+    }
+    words = reinterpret_cast<uint64_t*>(take(plan.recurrence.words * int64_t{sizeof(uint64_t)}));
+  }
+  if (layer.direction[0].db_ih != nullptr) {
+    partial =
+        take_floats(partial_sums(sizes.is_gru ? 2 * sizes.directions : sizes.directions, rows, sizes.gates));
+  }
+  // The products of gates, and when these are over, the input's gradient in fp32.
+  const uintptr_t shared = next_;
+  if (sizes.is_gru || sizes.is_lstm) {
+    carve_gates(plan, sizes);
+  }
+  const uintptr_t end = next_;
+  next_ = shared;
+  if (layer.dx != nullptr && !direct && sizes.directions == 2 && !plan.few_rows) {
+    const int64_t row_bytes = layer.features * int64_t{sizeof(float)};
+    sums_rows = std::min(rows, std::max<int64_t>(1, kSumBytes / row_bytes));
+    sums = take_floats(sums_rows * layer.features);
+  }
+  next_ = std::max(next_, end);
+  bytes = static_cast<int64_t>(next_ - reinterpret_cast<uintptr_t>(memory));
+}
+
+// Where the first chunk's gradients of gates will be is room for the products of gates: it is the last that
+// is written to, after its coefficients were made.
+void Scratch::carve_gates(const RnnBackwardPlan& plan, const LayerSizes& sizes) {
+  const int64_t chunk = sizes.chunk_steps(0);
+  const bool fit =
+      plan.part * int64_t{sizeof(float)} <= chunk * sizes.bytes && sizes.gates * sizes.bytes % 16 == 0;
+  for (int d = 0; d < sizes.directions; ++d) {
+    const int64_t offset = sizes.time(d, 0, chunk) * sizes.batch * sizes.gates;
+    const auto room = [&](void* gradients) {
+      return fit ? static_cast<float*>(sizes.at(gradients, offset))
+                 : take_floats(plan.part * sizes.batch * sizes.gates);
+    };
+    input_gates[d] = room(d_input_gates[d]);
+    hidden_gates[d] = sizes.is_gru ? room(d_hidden_gates[d]) : input_gates[d];
+  }
+}
+
+}  // namespace aten_ext::cuda
+
+#endif  // ATEN_EXT_WITH_CUDA

@@ -1,0 +1,184 @@
+"""When a layer in training (_cudnn_rnn, _cudnn_rnn_backward) runs fused: every reason of the rule."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import aten_ext
+from gpus import GPUS, lacks, pretended
+from ops.rnn.cases import (
+    DTYPES,
+    GRU,
+    ask_layer,
+    documented,
+    flattened,
+    meta,
+    names,
+    tf32_allowed,
+    weights,
+)
+
+
+def backward_arguments(
+    *,
+    steps: int = 3,
+    batch: int = 2,
+    inputs: int = 6,
+    hidden: int = 8,
+    layers: int = 1,
+    bidirectional: bool = False,
+    bias: bool = True,
+    batch_first: bool = False,
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Of _cudnn_rnn_backward, on the meta device; ``changes`` replaces some."""
+    directions = 2 if bidirectional else 1
+    shape = (batch, steps) if batch_first else (steps, batch)
+    output = meta(*shape, directions * hidden, dtype=dtype)
+    state = meta(layers * directions, batch, hidden, dtype=dtype)
+    listed = weights(inputs, hidden, layers, directions, bias, dtype=dtype)
+    inner = -(-output.numel() * dtype.itemsize // 256) * 256
+    arguments: dict[str, Any] = {
+        "input": meta(*shape, inputs, dtype=dtype),
+        "weight": listed,
+        "weight_stride0": 4 if bias else 2,
+        "weight_buf": flattened(listed, bias=bias)[0],
+        "hx": state,
+        "cx": None,
+        "output": output,
+        "grad_output": output,
+        "grad_hy": state,
+        "grad_cy": None,
+        "mode": GRU,
+        "hidden_size": hidden,
+        "proj_size": 0,
+        "num_layers": layers,
+        "batch_first": batch_first,
+        "dropout": 0.0,
+        "train": True,
+        "bidirectional": bidirectional,
+        "batch_sizes": [],
+        "dropout_state": None,
+        "reserve": meta(1, (layers - 1) * inner, dtype=torch.uint8),
+        "output_mask": [True, True, False, True],
+    }
+    return arguments | changes
+
+
+def ask_backward(**case: Any) -> Any:
+    """What the rule answers: :func:`backward_arguments`."""
+    return aten_ext.explain("_cudnn_rnn_backward", key="CUDA", **backward_arguments(**case))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"layers": 3, "bidirectional": True},
+        {"layers": 2, "batch_first": True, "bias": False},
+        {"grad_output": None},
+        {"grad_hy": None, "grad_output": None},
+        {"output_mask": [False, False, False, True]},
+        {"grad_output": torch.empty((), device="meta").expand(3, 2, 8)},
+    ],
+    ids=names,
+)
+def test_backward_runs(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
+    if "grad_output" in sizes and sizes["grad_output"] is not None:
+        sizes = {"grad_output": torch.empty((), device="meta", dtype=dtype).expand(3, 2, 8)}
+    assert ask_backward(dtype=dtype, **sizes).reason == ""
+
+
+def test_saved_weights_may_lie_anywhere() -> None:
+    """Saved tensors come back as copies: no views of weight_buf, also where autocast made columns of them."""
+    columns = [w.flatten()[:, None] for w in weights(6, 8)]
+    assert ask_backward(weight=columns).reason == ""
+    assert ask_backward(weight=columns[:3]).reason == "weight list that does not fit the layers"
+
+
+NOT_OURS = [
+    ("reserve of another size", {"layers": 2, "reserve": meta(1, 1, dtype=torch.uint8)}),
+    ("reserve of another size", {"reserve": meta(2, 0, dtype=torch.uint8)}),
+    ("reserve of another size", {"reserve": torch.empty(1, 0, dtype=torch.uint8)}),
+    ("output of another size", {"output": meta(3, 2, 9)}),
+    ("output of another size", {"output": meta(2, 3, 8)}),
+    ("gradient of another size", {"grad_output": meta(3, 2, 9)}),
+    ("gradient of another size", {"grad_hy": meta(1, 2, 9)}),
+    ("more than one dtype", {"grad_hy": meta(1, 2, 8).half()}),
+    ("more than one device", {"grad_output": torch.empty(3, 2, 8)}),
+    ("more than one dtype", {"output": meta(3, 2, 8).half()}),
+    ("initial state that is not contiguous or of another size", {"hx": meta(1, 3, 8)}),
+]
+
+
+@pytest.mark.parametrize(("reason", "changes"), NOT_OURS, ids=names)
+def test_backward_that_does_not_fit(reason: str, changes: dict[str, Any]) -> None:
+    assert ask_backward(**changes).reason == documented(reason)
+
+
+def test_forward_in_training() -> None:
+    for dtype in DTYPES:
+        for steps in (1, 2, 4, 5, 300):
+            assert ask_layer(train=True, steps=steps, dtype=dtype) == ""
+        assert ask_layer(train=True, steps=2, layers=2, dtype=dtype) == ""
+    assert ask_layer(train=True, steps=2, dropout=0.5) == "", "of one layer there is none"
+    assert ask_layer(train=True, steps=2, layers=2, dropout=0.5) == "dropout between layers"
+    assert ask_layer(steps=2, layers=2, dropout=0.5) == "", "it acts in training alone"
+    assert ask_layer(train=True, steps=1, batch=9) == "one step of a large batch", "as in inference"
+
+
+def test_layers_without_a_fast_backward() -> None:
+    """In inference they are ours."""
+    with tf32_allowed(False):
+        for sizes in ({"hidden": 1024, "batch": 32}, {"hidden": 2000, "batch": 2, "steps": 10}):
+            assert ask_layer(**sizes) == ""
+            assert ask_layer(train=True, **sizes) == "no fast backward"
+            assert ask_layer(train=True, **sizes | {"batch": 1, "hidden": 600}) == ""
+
+
+def described(**sizes: Any) -> str:
+    explanation = ask_backward(**sizes)
+    assert explanation.reason == ""
+    return str(explanation.plan)
+
+
+def test_plans() -> None:
+    """One launch from two steps on, chunks of a long sequence, and a launch a step otherwise."""
+    assert described(steps=1) == "backward: a product and a launch for each step"
+    assert "in one launch" in described(steps=2)
+    assert "steps at a time" not in described(steps=800, batch=8, hidden=256)
+    assert "500 steps at a time" in described(steps=1000, batch=8, hidden=256)
+    # Of two halves each is more than may be at once.
+    assert "134 steps at a time" in described(steps=400, batch=128, hidden=512, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_what_is_chosen_would_launch(name: str) -> None:
+    """On every GPU, and every forward that is taken in training has a backward."""
+    gpu, chosen = GPUS[name], 0
+    cases = itertools.product(
+        DTYPES, (1, 2, 40), (1, 17, 128, 600), (1, 64, 129, 257, 512, 700, 1024), (1, 2)
+    )
+    for dtype, steps, batch, hidden, directions in cases:
+        sizes: dict[str, Any] = {
+            "dtype": dtype,
+            "steps": steps,
+            "batch": batch,
+            "inputs": 8,
+            "hidden": hidden,
+            "bidirectional": directions == 2,
+        }
+        with pretended(gpu):
+            arguments = backward_arguments(**sizes).values()
+            _, reason, _, needs = torch.ops.aten_ext.explain_CUDA__cudnn_rnn_backward(*arguments)
+            assert reason == "", "there is always one"
+            if ask_layer(train=True, **sizes) == "":
+                chosen += 1
+                assert lacks(gpu, needs) is None, sizes
+    assert chosen > 0 or gpu.code < 80
