@@ -16,7 +16,13 @@ _CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("gru: packed sequences train", _RULE, "a.train && !a.batch_sizes.empty()", "false", _DECLINES),
-    ("gru: dropout between layers is left out", _RULE, "a.dropout != 0.0 && a.num_layers > 1", "false", _DECLINES),
+    (
+        "gru: dropout between layers is left out",
+        _RULE,
+        "a.dropout != 0.0 && a.num_layers > 1",
+        "false",
+        _DECLINES,
+    ),
     ("gru: batch sizes may add up to anything", _RULE, "if (sum != rows) {", "if (false) {", _DECLINES),
     ("gru: batch sizes may grow", _RULE, "size < 1 || size > before", "size < 1", _DECLINES),
     ("gru: weights may have gaps", _RULE, "if (!w.is_contiguous()) {", "if (false) {", _DECLINES),

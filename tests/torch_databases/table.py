@@ -277,7 +277,7 @@ PARTS = {
     "rnn_relu_cell": {"addmm": 2},
 }
 
-# Composite operator -> overridden operators that its decomposition calls as often as there are steps and layers.
+# Composite operator -> overridden operators that its decomposition calls once or more a step and layer.
 MANY_PARTS = {name: ("cat",) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
 
 
