@@ -16,8 +16,8 @@ struct SumParts {
 
 // As MKL does, and as upstream's composition, which sums a weight's gradient step by step.
 inline constexpr SumParts kPartsOfComposition{192, 64};
-// As oneDNN's LSTM, which adds up one after the other.
-inline constexpr SumParts kPartsOfOnednn{1 << 20, 512};
+// As oneDNN's LSTM.
+inline constexpr SumParts kPartsOfOnednn{192, 256};
 
 // x w^T + bias; an undefined bias is none. Any strides.
 at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const at::Tensor& w,
