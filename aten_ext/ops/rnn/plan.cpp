@@ -53,10 +53,12 @@ constexpr int kGridTf32FromRows = 5;
 constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of the state
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
-// LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM; of an RNN in a cluster of the smaller
-// ones. And rows that a few steps in fp32 may have beyond kClusterHidden.
+// LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM; of an RNN in a cluster up to a hidden
+// size from which cuDNN's kernels are slow. And rows that a few steps in fp32 may have beyond a hidden size.
 constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
+constexpr int64_t kRnnClusterHidden = 224;
 constexpr int64_t kRnnClusterRows = 6;
+constexpr int64_t kFewStepsHidden = 384;
 constexpr int64_t kFewStepsRows = 64;
 
 // Chunks of a long sequence: bytes of projections that are worth another launch, and the steps that make its
@@ -197,14 +199,14 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
     const bool grid = r.exchange == Exchange::Grid;
     const bool rnn_cluster = cell != Cell::Lstm && r.exchange == Exchange::Cluster;
     most = std::min(most, grid ? kOtherGridFmaRows[cell == Cell::Lstm]
-                          : rnn_cluster && sizes.hidden <= kClusterHidden ? kRnnClusterRows
-                                                                          : most);
+                          : rnn_cluster && sizes.hidden <= kRnnClusterHidden ? kRnnClusterRows
+                                                                             : most);
   }
   if (r.exchange == Exchange::Grid && sizes.steps < kGridSteps[sizes.hidden > kGridFmaHidden]) {
     return "few steps of a large layer";
   }
   if (cell != Cell::Gru && !sizes.sixteen_bits && sizes.steps < kGridSteps[0] &&
-      sizes.hidden > kClusterHidden && sizes.batch > kFewStepsRows) {
+      sizes.hidden > kFewStepsHidden && sizes.batch > kFewStepsRows) {
     return "few steps of a large layer";
   }
   return r.rows <= most ? nullptr : "batch too large for the hidden size";

@@ -27,7 +27,7 @@ constexpr double kLstmFp16StepsWeights = 2.8e6;
 constexpr double kRnnFp16StepsWeightsOfStack = 0.5e6;
 constexpr double kOtherFmaStepsProducts = 3e6;
 constexpr double kOtherFmaStepsWeights = 1e6;
-constexpr double kProductsWithoutVectors = 4e6;
+constexpr double kProductsWithoutVectors[2] = {4e6, 12e6};  // several steps, one
 constexpr double kFmaStepsProductsWithoutVectors = 1e6;
 // TF32, where cuDNN was seen to use it too.
 constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
@@ -112,7 +112,7 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
   const double products = static_cast<double>(sizes.batch) * weights;
   const bool vectors = has_vectors(sizes.sixteen_bits, sizes.problem.sequence.features, sizes.hidden);
   if (sizes.sixteen_bits) {
-    return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors) &&
+    return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors[one]) &&
            (one ? products <= most_products(sizes.batch) : is_small_steps(sizes, weights, products));
   }
   const bool more_rows = one && weights <= kFewWeights && sizes.batch <= kFmaStepRowsOfFewWeights &&
@@ -159,7 +159,7 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
     return is_small_fma_step(batch, weights);
   }
   const bool slow = cell != Cell::Gru && batch > 1 && !has_vectors(true, input, hidden);
-  const double most = slow                 ? kProductsWithoutVectors
+  const double most = slow                 ? kProductsWithoutVectors[0]
                       : cell == Cell::Lstm ? most_products(batch)
                                            : kCellProducts;
   return static_cast<double>(batch) * weights <= most;

@@ -349,8 +349,8 @@ STEP = ("step", 0, 0, 0, 0)
             ("recurrence", MMA, CLUSTER, 16, 5),
         ),
         # Rows that are no whole vectors.
-        ({"steps": 1, "batch": 6, "sixteen": True, "hidden": 650, "inputs": 650}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 6, "sixteen": True, "hidden": 648, "inputs": 648}, STEP),
+        ({"steps": 1, "batch": 11, "sixteen": True, "hidden": 650, "inputs": 650}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 11, "sixteen": True, "hidden": 648, "inputs": 648}, STEP),
         ({"steps": 1, "sixteen": True, "hidden": 650, "inputs": 650}, STEP),
         # Both directions count.
         ({"steps": 1, "batch": 38, "tf32": True, "hidden": 512, "directions": 2}, STEP),
@@ -380,7 +380,11 @@ def test_policy_of_an_lstm(ops: Any, changes: dict[str, Any], expected: tuple[An
         ({"steps": 4, "hidden": 128, "batch": 5}, (KEPT,)),
         ({"steps": 4, "hidden": 512, "batch": 65}, (FEW_STEPS,)),
         ({"steps": 4, "hidden": 512, "batch": 64, "tf32": True}, ("recurrence", TF32, CLUSTER, 16, 10)),
-        ({"batch": 97}, (LARGE_BATCH,)),
+        ({"batch": 91, "hidden": 200}, (LARGE_BATCH,)),
+        ({"batch": 90, "hidden": 200}, ("recurrence", FMA, CLUSTER, 8, 6)),
+        ({"batch": 240}, ("recurrence", FMA, CLUSTER, 8, 16)),
+        ({"hidden": 40, "directions": 2, "batch": 64}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"hidden": 40, "directions": 2, "batch": 65}, (KEPT,)),
         ({"hidden": 1024, "batch": 12}, ("recurrence", FMA, GRID, 128, 12)),
         ({"hidden": 1024, "batch": 13}, (LARGE_BATCH,)),
         ({"hidden": 96, "batch": 9, "steps": 65}, (KEPT,)),
