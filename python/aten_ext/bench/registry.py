@@ -38,6 +38,7 @@ for _op in (
     "optimizer_step",
     "cat",
     "gru",
+    "rnn_training",
     "linear",
 ):
     add(_op, f"aten_ext.bench.{_op}")
