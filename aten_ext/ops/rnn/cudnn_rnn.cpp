@@ -169,7 +169,7 @@ struct LayerCall {
   at::Tensor y;       // [steps, batch, directions * hidden]
   cudaStream_t stream;
   const PackedMetadata* packed;  // or nullptr
-  at::Tensor reserve;  // what a backward needs; in inference empty
+  at::Tensor reserve;            // what a backward needs; in inference empty
 
   const RnnProblem& problem() const {
     return plan.problem;

@@ -58,10 +58,9 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
     const bool first_layer = static_cast<int64_t>(i) < problem.directions * stride;
     const int64_t columns = first_layer ? problem.sequence.features : problem.directions * hidden;
     const int64_t count = gates * (kind == 0 ? columns : kind == 1 ? hidden : 1);
-    if (!((flattened || saved) && has_shape(w, {count, 1})) &&
-        !(kind == 0   ? has_shape(w, {gates, columns})
-          : kind == 1 ? has_shape(w, {gates, hidden})
-                      : has_shape(w, {gates}))) {
+    if (!((flattened || saved) && has_shape(w, {count, 1})) && !(kind == 0   ? has_shape(w, {gates, columns})
+                                                                 : kind == 1 ? has_shape(w, {gates, hidden})
+                                                                             : has_shape(w, {gates}))) {
       return "weight list that does not fit the layers";
     }
     if (!w.is_contiguous()) {

@@ -151,10 +151,6 @@ bool place(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const G
          takes(Exchange::Grid, static_cast<int>(ceil_div(hidden, units)));
 }
 
-int gates_of(Cell cell) {
-  return cell == Cell::Gru ? GruSizes::kGates : cell == Cell::Lstm ? LstmSizes::kGates : RnnSizes::kGates;
-}
-
 // Places the recurrence, or says why not.
 const char* place_or_reason(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const Gpu& gpu,
                             Math math, RecurrenceBackward& plan) {
