@@ -135,6 +135,20 @@ def _rnn(a: Arguments) -> Cost:
     return _cost(moved, flops, inputs.dtype)
 
 
+def _layers(a: Arguments) -> Cost:
+    """Input, weights, states read once; output and states written. What a backward needs is left out.
+
+    A row of a step: 2 FLOPs for each weight of the matrices; biases and activations are not counted.
+    """
+    inputs, weights = a["input"] if "input" in a else a["data"], a["params"]
+    states = list(a["hx"]) if isinstance(a["hx"], (list, tuple)) else [a["hx"]]
+    rows = math.prod(inputs.shape[:-1])  # T * B, or the sum of the lengths
+    flops = 2 * rows * sum(weight.numel() for weight in weights if weight.dim() == 2)
+    width = states[0].shape[-1] * (2 if a["bidirectional"] else 1)
+    moved = _nbytes((inputs, *weights)) + 2 * _nbytes(states) + rows * width * inputs.element_size()
+    return _cost(moved, flops, inputs.dtype)
+
+
 def _rnn_backward(a: Arguments) -> Cost:
     """What a forward reads, the output and its gradients read; those of ``output_mask`` written.
 
@@ -224,10 +238,14 @@ FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "_thnn_fused_gru_cell": _gru_cell,
     "addmm": _addmm,
     "cat": _cat,
+    "gru": _layers,
     "gru_cell": _composite_gru_cell,
+    "lstm": _layers,
     "lstm_cell": _composite_lstm_cell,
     "mm": _mm,
+    "rnn_relu": _layers,
     "rnn_relu_cell": _composite_rnn_cell,
+    "rnn_tanh": _layers,
     "rnn_tanh_cell": _composite_rnn_cell,
 }
 """By the operator's name; one for all its overloads."""

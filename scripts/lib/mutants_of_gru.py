@@ -15,7 +15,14 @@ _PLANS = "tests/ops/rnn/test_plans.py"
 _CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
-    ("gru: training is taken", _RULE, "if (a.train) {", "if (false) {", _DECLINES),
+    ("gru: packed sequences train", _RULE, "a.train && !a.batch_sizes.empty()", "false", _DECLINES),
+    (
+        "gru: dropout between layers is left out",
+        _RULE,
+        "a.dropout != 0.0 && a.num_layers > 1",
+        "false",
+        _DECLINES,
+    ),
     ("gru: batch sizes may add up to anything", _RULE, "if (sum != rows) {", "if (false) {", _DECLINES),
     ("gru: batch sizes may grow", _RULE, "size < 1 || size > before", "size < 1", _DECLINES),
     ("gru: weights may have gaps", _RULE, "if (!w.is_contiguous()) {", "if (false) {", _DECLINES),
@@ -35,7 +42,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "gru: a step of one row too many",
-        _PLAN,
+        "aten_ext/ops/rnn/step_policy.cpp",
         "(batch <= kFmaStepRowsOfFewWeights &&",
         "(batch <= kFmaStepRowsOfFewWeights + 1 &&",
         (f"{_TEST}::test_policy_edges",),
@@ -43,8 +50,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers that cuDNN keeps on the chip are taken",
         _PLAN,
-        "if (problem.dtype != Dtype::BFloat16 && hidden > kSmallBlockHidden",
-        "if (false && hidden > kSmallBlockHidden",
+        "if (!packed && is_kept_on_chip(problem)) {",
+        "if (false) {",
         _DECLINES,
     ),
     (

@@ -51,6 +51,7 @@ GATES = dict(input_gates=meta(2, 12), hidden_gates=meta(2, 12), hx=meta(2, 4))
 CELL = GATES | dict(input_bias=meta(12), hidden_bias=meta(12))
 GRU = dict(input=meta(2, 3), hx=meta(2, 4), w_ih=meta(12, 3), w_hh=meta(12, 4), b_ih=meta(12), b_hh=meta(12))
 ADDMM = dict(self=meta(5), mat1=meta(2, 3), mat2=meta(3, 5), beta=1, alpha=1)
+LAYERS = dict(hx=meta(1, 2, 4), params=[meta(12, 3), meta(12, 4)], bidirectional=False)
 RNN = dict(mode=3, hidden_size=4, proj_size=0, num_layers=1, bidirectional=False, cx=None)
 RNN_BACKWARD = RNN | dict(
     input=meta(5, 2, 3),
@@ -99,6 +100,13 @@ RNN_BACKWARD = RNN | dict(
         ("addmm", ADDMM | dict(beta=0), ((6 + 15 + 10) * 4, 60)),
         ("_addmm_activation", ADDMM | dict(use_gelu=False), ((5 + 6 + 15 + 10) * 4, 60 + 20)),
         ("_addmm_activation", ADDMM | dict(use_gelu=True), ((5 + 6 + 15 + 10) * 4, 60 + 100)),
+        ("gru.input", LAYERS | dict(input=meta(5, 2, 3)), ((30 + 36 + 48 + 16 + 40) * 4, 2 * 10 * 12 * 7)),
+        ("gru.data", LAYERS | dict(data=meta(7, 3)), ((21 + 36 + 48 + 16 + 28) * 4, 2 * 7 * 12 * 7)),
+        (
+            "lstm.data",
+            LAYERS | dict(data=meta(7, 3), hx=[meta(1, 2, 4)] * 2),
+            ((21 + 36 + 48 + 32 + 28) * 4, 2 * 7 * 12 * 7),
+        ),
         # T 5, B 2, I 3, H 4, one layer: 2 * T * B * 3 * H * (I + H) FLOPs.
         (
             "_cudnn_rnn",

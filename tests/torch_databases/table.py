@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import aten_ext
 from torch_databases.comparison import SUMS
@@ -172,6 +173,10 @@ TABLE: dict[str, Row] = {
     "lstm_cell": Row(modules=("nn.LSTMCell",)),
     "rnn_tanh_cell": Row(modules=("nn.RNNCell",)),
     "rnn_relu_cell": Row(modules=("nn.RNNCell",)),
+    "gru": Row(modules=("nn.GRU",)),
+    "lstm": Row(modules=("nn.LSTM",)),
+    "rnn_tanh": Row(modules=("nn.RNN",)),
+    "rnn_relu": Row(modules=("nn.RNN",)),
     "addmm": Row(
         operators=("addmm", "nn.functional.linear"),
         modules=("nn.Linear", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
@@ -258,6 +263,11 @@ TABLE: dict[str, Row] = {
     ),
 }
 
+# Overloads that no entry reaches at any key, and why.
+UNREACHED = {
+    f"{name}.data": "no sample is a packed sequence" for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")
+}
+
 # Composite operator -> the calls of overridden operators that one call of its decomposition makes, on CUDA.
 # Its own kernel takes their place.
 PARTS = {
@@ -266,6 +276,9 @@ PARTS = {
     "rnn_tanh_cell": {"addmm": 2},
     "rnn_relu_cell": {"addmm": 2},
 }
+
+# Composite operator -> overridden operators that its decomposition calls once or more a step and layer.
+MANY_PARTS = {name: ("cat",) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
 
 
 def decomposed(asked: Mapping[str, int], ran: Mapping[str, int]) -> dict[str, int]:
@@ -284,6 +297,17 @@ def decomposed(asked: Mapping[str, int], ran: Mapping[str, int]) -> dict[str, in
             if ran.get(composite, 0):
                 found[part] += count * ran[composite]
     return dict(found)
+
+
+def comparable(calls: Mapping[str, Any], ran: Mapping[str, int]) -> dict[str, Any]:
+    """The calls without those of operators that a composite operator's own kernel has made unpredictable.
+
+    Args:
+        calls: override -> its calls, with overrides on or off.
+        ran: override -> those that ran fused.
+    """
+    unknown = {part for name, count in ran.items() if count for part in MANY_PARTS.get(operator(name), ())}
+    return {name: count for name, count in calls.items() if name not in unknown}
 
 
 def operator(override: str) -> str:
@@ -358,6 +382,8 @@ def sums_of(entry: Entry, key: str) -> float:
 
 def why_unreached(override: str, key: str) -> str | None:
     """Why no entry gets as far as the override at ``key``, where the table says so."""
+    if override in UNREACHED:
+        return UNREACHED[override]
     return TABLE[operator(override)].unreached.get(key)
 
 

@@ -13,7 +13,7 @@ import torch
 
 import aten_ext
 from torch_databases.comparison import SUMS, differences, outcome_of
-from torch_databases.table import decomposed
+from torch_databases.table import comparable, decomposed
 
 
 @dataclasses.dataclass
@@ -90,12 +90,13 @@ class Tally:
             {name: counts.ran + sum(counts.declined.values()) for name, counts in everything.items()},
             {name: counts.ran for name, counts in everything.items()},
         )
+        known = comparable(everything, {name: counts.ran for name, counts in everything.items()})
         for name, counts in everything.items():
             declined = sum(counts.declined.values())
             if counts.ran or declined or counts.disabled:
                 self.ran[name] = self.ran.get(name, 0) + counts.ran
                 self.declined[name] = self.declined.get(name, 0) + declined
-            if on.get(name, 0) != counts.disabled:
+            if name in known and on.get(name, 0) != counts.disabled:
                 yield (
                     f"{name}: {counts.ran} fused and {declined} declined calls with overrides on, "
                     f"{counts.disabled} calls with overrides off"

@@ -263,7 +263,7 @@ def test_weight_buffer_of_each_cell(ops: Any, tf32: None, mode: int, bias: bool)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_cell_state_between_launches_is_fp32(ops: Any, tf32: None, dtype: torch.dtype) -> None:
     """A launch a step: forget gates of nearly one add up what 16 bits would lose."""
-    hidden, steps = 16, 4
+    hidden, steps = 64, 4
     lstm = torch.nn.LSTM(3, hidden).to(dtype).requires_grad_(False)
     for w in lstm.parameters():
         w.zero_()

@@ -98,7 +98,8 @@ void run_products(const CpuRnnPlan& plan, std::vector<Direction>& layer, bool fi
 }
 
 // The sum over all steps of (gradient of h's product) x (state before the step).
-at::Tensor grad_w_hh(const Direction& d, const at::Tensor& states, const at::Tensor& first_state) {
+at::Tensor grad_w_hh(const SumParts& parts, const Direction& d, const at::Tensor& states,
+                     const at::Tensor& first_state) {
   const RnnBackward& p = d.p;
   const RnnSteps& steps = p.steps;
   if (steps.total == steps.count * steps.batch) {
@@ -108,7 +109,8 @@ at::Tensor grad_w_hh(const Direction& d, const at::Tensor& states, const at::Ten
       return at::mm(of_first.t(), first_state);
     }
     const at::Tensor of_others = d.hidden_gates.narrow(0, p.reverse ? 0 : steps.batch, others);
-    at::Tensor sum = gradient_product(of_others, states.narrow(0, p.reverse ? steps.batch : 0, others));
+    at::Tensor sum =
+        gradient_product(parts, of_others, states.narrow(0, p.reverse ? steps.batch : 0, others));
     return sum.addmm_(of_first.t(), first_state);
   }
   at::Tensor before = at::empty({steps.total, p.hidden}, states.options());
@@ -122,7 +124,7 @@ at::Tensor grad_w_hh(const Direction& d, const at::Tensor& states, const at::Ten
       std::memcpy(to + (steps.offsets[t] + row) * p.hidden, state, sizeof(float) * p.hidden);
     }
   }
-  return gradient_product(d.hidden_gates, before);
+  return gradient_product(parts, d.hidden_gates, before);
 }
 
 const float* data_or_null(const at::Tensor& t) {
@@ -213,11 +215,12 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
       const int64_t at = params - in.params.data();
       const Direction& direction = layer[d];
       if (wanted.params[at]) {
-        out.params[at] = gradient_product(direction.input_gates, x);
+        out.params[at] = gradient_product(sum_parts(plan), direction.input_gates, x);
       }
       if (wanted.params[at + 1]) {
-        out.params[at + 1] = grad_w_hh(direction, saved.layers[l].narrow(1, d * hidden, hidden),
-                                       in.states[0].select(0, index));
+        out.params[at + 1] =
+            grad_w_hh(sum_parts(plan), direction, saved.layers[l].narrow(1, d * hidden, hidden),
+                      in.states[0].select(0, index));
       }
       if (plan.biases && wanted.params[at + 2]) {
         out.params[at + 2] = direction.input_gates.sum(0);
@@ -228,7 +231,7 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
                                  : direction.hidden_gates.sum(0);
       }
       if (wants_input) {
-        const at::Tensor of_direction = product(direction.input_gates, params[0]);
+        const at::Tensor of_direction = product(sum_parts(plan), direction.input_gates, params[0]);
         grad = grad.defined() ? grad.add_(of_direction) : of_direction;
       }
     }

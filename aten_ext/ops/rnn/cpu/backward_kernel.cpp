@@ -193,18 +193,24 @@ void backward_step(const RnnBackward& p, int64_t t, RnnRange rows, RnnRange bloc
   const int64_t end = clipped(p.steps.rows[t]);
   const int64_t going_on = clipped(rows_of(p, step_after(p, t)));
   const int64_t middle = going_on < rows.begin ? rows.begin : going_on < end ? going_on : end;
-  with_cell(p.cell, [&]<RnnCell cell>() {
+  with_cell(p.cell, [&](auto cell) {
+    constexpr RnnCell kCell = decltype(cell)::value;
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      for_tiles<kRows>({rows.begin, middle},
-                       [&]<int R>(int64_t row) { tile<cell, R>(p, t, row, block, false); });
-      for_tiles<kRows>({middle, end}, [&]<int R>(int64_t row) { tile<cell, R>(p, t, row, block, true); });
+      for_tiles<kRows>({rows.begin, middle}, [&](auto size, int64_t row) {
+        tile<kCell, decltype(size)::value>(p, t, row, block, /*last=*/false);
+      });
+      for_tiles<kRows>({middle, end}, [&](auto size, int64_t row) {
+        tile<kCell, decltype(size)::value>(p, t, row, block, /*last=*/true);
+      });
     }
   });
 }
 
 void backward_first(const RnnBackward& p, RnnRange rows, RnnRange blocks) {
-  with_cell(p.cell, [&]<RnnCell cell>() {
-    for_tiles<kRows>(rows, [&]<int R>(int64_t row) { first_tile<cell, R>(p, row, blocks); });
+  with_cell(p.cell, [&](auto cell) {
+    constexpr RnnCell kCell = decltype(cell)::value;
+    for_tiles<kRows>(
+        rows, [&](auto size, int64_t row) { first_tile<kCell, decltype(size)::value>(p, row, blocks); });
   });
 }
 

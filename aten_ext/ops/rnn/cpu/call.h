@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/choice.h"
+#include "ops/rnn/cpu/product.h"
 #include "ops/rnn/cpu/recurrence.h"
 
 namespace aten_ext::cpu {
@@ -88,6 +90,11 @@ struct RnnGradients {
 inline const at::Tensor* params_of(const std::vector<at::Tensor>& params, const CpuRnnPlan& plan,
                                    int64_t index) {
   return params.data() + index * (plan.biases ? 4 : 2);
+}
+
+// Sums are as exact as upstream's, which runs an LSTM that is not packed by oneDNN.
+inline const SumParts& sum_parts(const CpuRnnPlan& plan) {
+  return plan.cell == RnnCell::Lstm && !plan.packed ? kPartsOfOnednn : kPartsOfComposition;
 }
 
 const RnnKernels& rnn_kernels();

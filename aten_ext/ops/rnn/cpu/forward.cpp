@@ -133,7 +133,8 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
       p.reverse = d == 1;
       p.hidden = hidden;
       p.steps = steps;
-      const at::Tensor projections = linear_product(x, params[0], plan.biases ? params[2] : at::Tensor());
+      const at::Tensor projections =
+          linear_product(sum_parts(plan), x, params[0], plan.biases ? params[2] : at::Tensor());
       p.projections = projections.const_data_ptr<float>();
       layer.owned.push_back(projections);
       if (plan.panels) {

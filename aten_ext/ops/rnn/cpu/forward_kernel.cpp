@@ -165,10 +165,11 @@ void pack_forward(RnnCell cell, const float* w_hh, int64_t hidden, float* panels
 
 void forward_step(const RnnForward& p, int64_t t, RnnRange rows, RnnRange blocks) {
   const RnnRange present{rows.begin, rows.end < p.steps.rows[t] ? rows.end : p.steps.rows[t]};
-  with_cell(p.cell, [&]<RnnCell cell>() {
+  with_cell(p.cell, [&](auto cell) {
+    using S = Shape<decltype(cell)::value>;
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      for_tiles<Shape<cell>::kRows>(present,
-                                    [&]<int R>(int64_t row) { tile<Shape<cell>, R>(p, t, row, block); });
+      for_tiles<S::kRows>(present,
+                          [&](auto size, int64_t row) { tile<S, decltype(size)::value>(p, t, row, block); });
     }
   });
 }

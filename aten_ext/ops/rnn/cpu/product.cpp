@@ -27,12 +27,6 @@ bool prefers_onednn() {
 // oneDNN makes a kernel for each new shape, in about 0.3 ms. Fewer multiply-adds than these take less.
 constexpr int64_t kWorthKernel = 10'000'000;
 
-// oneDNN adds products up one after the other; MKL in parts of about this many, which is more exact.
-constexpr int64_t kProductsOfPart = 192;
-
-// Upstream adds a step's gradient of a weight to those of the steps before, each a sum over the batch.
-constexpr int64_t kRowsOfPart = 64;
-
 // A part with fewer multiply-adds than these costs oneDNN more to begin than it saves.
 constexpr int64_t kWorthPart = 2'000'000;
 
@@ -47,15 +41,21 @@ bool goes_to_onednn(int64_t products) {
          at::globalContext().userEnabledMkldnn();
 }
 
+// oneDNN has no kernel but its reference, a thousand times slower, for a second operand with gaps.
+at::Tensor without_gaps(const at::Tensor& w) {
+  return w.is_contiguous() || w.t().is_contiguous() ? w : w.contiguous();
+}
+
 // x w^T + bias, or + sum where that is defined.
 at::Tensor onednn_product(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
                           const at::Tensor& sum) {
   const c10::IValue b = bias.defined() ? c10::IValue(bias) : c10::IValue();
   torch::jit::Stack stack;
   if (sum.defined()) {
-    stack = {x, sum, w, b, std::string("add")};
+    stack = {x, sum, without_gaps(w), b, std::string("add")};
   } else {
-    stack = {x, w, b, std::string("none"), c10::List<std::optional<at::Scalar>>(), std::string()};
+    stack = {
+        x, without_gaps(w), b, std::string("none"), c10::List<std::optional<at::Scalar>>(), std::string()};
   }
   onednn_linear(sum.defined())->callBoxed(&stack);
   return std::move(stack[0]).toTensor();
@@ -63,12 +63,13 @@ at::Tensor onednn_product(const at::Tensor& x, const at::Tensor& w, const at::Te
 
 }  // namespace
 
-at::Tensor linear_product(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
+at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const at::Tensor& w,
+                          const at::Tensor& bias) {
   const int64_t size = x.size(1);
   if (!goes_to_onednn(x.size(0) * size * w.size(0))) {
     return bias.defined() ? at::addmm(bias, x, w.t()) : at::mm(x, w.t());
   }
-  const int64_t parts = (size + kProductsOfPart - 1) / kProductsOfPart;
+  const int64_t parts = (size + sum_parts.products - 1) / sum_parts.products;
   at::Tensor sum;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t begin = size * part / parts;
@@ -79,15 +80,15 @@ at::Tensor linear_product(const at::Tensor& x, const at::Tensor& w, const at::Te
   return sum;
 }
 
-at::Tensor gradient_product(const at::Tensor& a, const at::Tensor& b) {
+at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b) {
   const int64_t rows = a.size(0);
   // oneDNN copies its first operand where that is transposed; the narrow one is less to copy.
   const bool swapped = a.size(1) > b.size(1);
-  const bool onednn =
-      a.size(1) * b.size(1) * kRowsOfPart >= kWorthPart && goes_to_onednn(a.numel() * b.size(1));
+  const bool onednn = a.size(1) * b.size(1) * std::min(rows, sum_parts.rows) >= kWorthPart &&
+                      goes_to_onednn(a.numel() * b.size(1));
   at::Tensor sum;
-  for (int64_t begin = 0; begin < rows; begin += kRowsOfPart) {
-    const int64_t count = std::min(kRowsOfPart, rows - begin);
+  for (int64_t begin = 0; begin < rows; begin += sum_parts.rows) {
+    const int64_t count = std::min(sum_parts.rows, rows - begin);
     const at::Tensor of_a = a.narrow(0, begin, count).t();
     const at::Tensor of_b = b.narrow(0, begin, count);
     if (onednn) {

@@ -3,17 +3,32 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace aten_ext::cpu {
 
+// In how large parts a sum is made where the library would add up all products one after the other. Smaller
+// parts take longer and round less.
+struct SumParts {
+  int64_t products;  // of the product with a weight
+  int64_t rows;      // of a weight's gradient
+};
+
+// As MKL does, and as upstream's composition, which sums a weight's gradient step by step.
+inline constexpr SumParts kPartsOfComposition{192, 64};
+// As oneDNN's LSTM.
+inline constexpr SumParts kPartsOfOnednn{192, 256};
+
 // x w^T + bias; an undefined bias is none. Any strides.
-at::Tensor linear_product(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
+at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const at::Tensor& w,
+                          const at::Tensor& bias = {});
 
 // a^T b, of two tall matrices: the gradient of a weight.
-at::Tensor gradient_product(const at::Tensor& a, const at::Tensor& b);
+at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b);
 
 // a b.
-inline at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  return linear_product(a, b.t());
+inline at::Tensor product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b) {
+  return linear_product(sum_parts, a, b.t());
 }
 
 }  // namespace aten_ext::cpu

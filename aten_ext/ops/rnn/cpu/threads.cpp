@@ -10,9 +10,10 @@ namespace {
 struct Rates {
   double products = 1.0 / 30;       // a multiply-add of a tile
   double blas_products = 1.0 / 16;  // the same in a small GEMM
-  double weight_bytes = 1.0 / 40;   // W_hh beyond the L2, read once a step
-  double packed_bytes = 1.0 / 12;   // W_hh read and written in panels
+  double weight_bytes = 1.0 / 80;   // W_hh beyond the L2, read once a step
+  double packed_bytes = 1.0 / 10;   // W_hh read and written in panels
   double gate = 1.0;                // an element of a gate
+  double blas_bytes = 1.0 / 50;     // the same in a GEMM
   double barrier = 2500;            // all threads meet
   double blas_call = 4000;          // a GEMM of ATen's beside its work
   double worth_thread = 8000;       // less is not worth waking a thread for
@@ -70,7 +71,7 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
   const double packing = weight_bytes_of(work) * work.directions * kRates.packed_bytes / team;
   const double step = step_time(work, work.batch, work.directions / used);
   const double product = std::max(products_of(work, work.batch) * kRates.blas_products,
-                                  weight_bytes_of(work) * kRates.weight_bytes);
+                                  weight_bytes_of(work) * kRates.blas_bytes);
   const double blas = work.directions * (product / team + kRates.blas_call);
   return packing + static_cast<double>(work.steps) * step <= static_cast<double>(work.steps) * blas;
 }

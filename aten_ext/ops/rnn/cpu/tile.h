@@ -2,7 +2,7 @@
 // the gates have used them. For files compiled for one instruction set.
 #pragma once
 
-#include <algorithm>
+#include <type_traits>
 
 #include "ops/rnn/cpu/recurrence.h"
 #include "ops/rnn/cpu/vector_math.h"
@@ -70,7 +70,8 @@ C10_ALWAYS_INLINE void multiply(Vec (&sums)[R][V], const float* const (&rows)[R]
   }
 }
 
-// Calls tile<R>(first row) for tiles of at most kRows rows that cover `rows`, all of nearly the same size.
+// Calls tile(R, first row), R a constant, for tiles of at most kRows rows that cover `rows`, all of nearly
+// the same size.
 template <int kRows, class Tile>
 C10_ALWAYS_INLINE void for_tiles(RnnRange rows, const Tile& tile) {
   const int64_t count = rows.end - rows.begin;
@@ -83,7 +84,7 @@ C10_ALWAYS_INLINE void for_tiles(RnnRange rows, const Tile& tile) {
     const int64_t size = (rows.end - row + tiles - i - 1) / (tiles - i);
     switch (size) {
       // clang-format off
-#define ATEN_EXT_TILE(R) case R: if constexpr (R <= kRows) { tile.template operator()<R>(row); } break;
+#define ATEN_EXT_TILE(R) case R: if constexpr (R <= kRows) { tile(std::integral_constant<int, R>(), row); } break;
       // clang-format on
       ATEN_EXT_TILE(1)
       ATEN_EXT_TILE(2)
@@ -105,13 +106,13 @@ template <class F>
 void with_cell(RnnCell cell, const F& f) {
   switch (cell) {
     case RnnCell::Gru:
-      return f.template operator()<RnnCell::Gru>();
+      return f(std::integral_constant<RnnCell, RnnCell::Gru>());
     case RnnCell::Lstm:
-      return f.template operator()<RnnCell::Lstm>();
+      return f(std::integral_constant<RnnCell, RnnCell::Lstm>());
     case RnnCell::Tanh:
-      return f.template operator()<RnnCell::Tanh>();
+      return f(std::integral_constant<RnnCell, RnnCell::Tanh>());
     case RnnCell::Relu:
-      return f.template operator()<RnnCell::Relu>();
+      return f(std::integral_constant<RnnCell, RnnCell::Relu>());
   }
 }
 

@@ -40,9 +40,9 @@ std::tuple<std::string, std::vector<int64_t>, std::string, std::vector<int64_t>>
       {needs.code, needs.shared_bytes, needs.cluster, needs.resident_blocks, needs.blocks_of_multiprocessor}};
 }
 
-// coefficients [D, T, B, C, H] of float, w_hh [D, G * H, H], dy [T, B, D * H] of any strides or none, dh and dc
-// [D, B, H] of float or none, kernel: math, exchange, blocks, rows -> d_hidden [D, T, B, G, H], d_input
-// of the same shape (GRU), dh, dc. What is not written is NaN.
+// coefficients [D, T, B, C, H] of float, w_hh [D, G * H, H], dy [T, B, D * H] of any strides or none, dh and
+// dc [D, B, H] of float or none, kernel: math, exchange, blocks, rows -> d_hidden [D, T, B, G, H], d_input of
+// the same shape (GRU), dh, dc. What is not written is NaN.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     int64_t cell, const at::Tensor& coefficients, const at::Tensor& w_hh, const std::optional<at::Tensor>& dy,
     const std::optional<at::Tensor>& dh, const std::optional<at::Tensor>& dc, at::IntArrayRef kernel) {

@@ -38,10 +38,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
     bool bidirectional, const at::Tensor& reserve, std::array<bool, 4> mask, int64_t chunk, int64_t part,
     bool tf32, bool one_launch, bool few_rows) {
   const std::optional<at::Tensor> none;
-  const args::_cudnn_rnn_backward a{input,       weight,  weight_stride0, weight_buf,    hx,   cx,
-                                    output,      grad_output, grad_hy,    grad_cy,       mode, hidden,
-                                    0,           layers,  batch_first,    0.0,           true, bidirectional,
-                                    {},          none,    reserve,        mask};
+  const args::_cudnn_rnn_backward a{input,  weight,      weight_stride0, weight_buf, hx,   cx,
+                                    output, grad_output, grad_hy,        grad_cy,    mode, hidden,
+                                    0,      layers,      batch_first,    0.0,        true, bidirectional,
+                                    {},     none,        reserve,        mask};
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)));
   plan.one_launch = one_launch;
@@ -51,9 +51,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
   plan.part = part > 0 ? part : plan.part;
   if (one_launch) {
     const RnnProblem& problem = plan.problem;
-    const auto choice = choose_recurrence_backward(
-        {plan.chunk, problem.sequence.batch, problem.hidden, problem.directions}, problem.cell, problem.dtype,
-        tf32, gpu_of(c10::Device(c10::kMeta)));
+    const auto choice =
+        choose_recurrence_backward({plan.chunk, problem.sequence.batch, problem.hidden, problem.directions},
+                                   problem.cell, problem.dtype, tf32, gpu_of(c10::Device(c10::kMeta)));
     TORCH_CHECK(choice.reason() == nullptr, choice.reason());
     plan.recurrence = choice.plan();
   }
