@@ -41,7 +41,7 @@ def check(module: torch.nn.RNNBase, x: PackedSequence) -> None:
 @pytest.mark.parametrize("hidden", [24, 256, 520])
 def test_matches_upstream(hidden: int, mode: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    module = new_module(mode, 40, hidden, 2, bidirectional=True).to("cuda", dtype)
+    module = new_module(mode, 40, hidden, 2, bidirectional=True).to("cuda", dtype).eval()
     lengths = torch.tensor([31, 30, 17, 17, 9, 2, 1])
     check(module, pack_padded_sequence(torch.randn(31, 7, 40, device="cuda").to(dtype), lengths))
 
@@ -70,7 +70,7 @@ def test_random_lengths(
         return
     torch.manual_seed(0)
     module = new_module(mode, inputs, hidden, bidirectional=bidirectional, batch_first=batch_first)
-    module = module.to("cuda", dtype)
+    module = module.to("cuda", dtype).eval()
     shape = (len(lengths), max(lengths)) if batch_first else (max(lengths), len(lengths))
     padded = torch.randn(*shape, inputs, device="cuda").to(dtype)
     packed = pack_padded_sequence(padded, torch.tensor(lengths), batch_first, enforce_sorted=False)
@@ -80,7 +80,7 @@ def test_random_lengths(
 def test_in_a_graph() -> None:
     """The lengths are part of what is captured."""
     torch.manual_seed(0)
-    module = torch.nn.LSTM(32, 64, bidirectional=True).cuda()
+    module = torch.nn.LSTM(32, 64, bidirectional=True).cuda().eval()
     packed = pack_padded_sequence(torch.randn(20, 5, 32, device="cuda"), torch.tensor([20, 13, 13, 4, 1]))
     expected = run(module, packed)
     graph = torch.cuda.CUDAGraph()
@@ -95,7 +95,7 @@ def test_in_a_graph() -> None:
 def test_through_pad_packed_sequence() -> None:
     """What a program sees of it."""
     torch.manual_seed(0)
-    module = torch.nn.GRU(16, 48, batch_first=True).cuda()
+    module = torch.nn.GRU(16, 48, batch_first=True).cuda().eval()
     x, lengths = torch.randn(6, 25, 16, device="cuda"), torch.tensor([3, 25, 8, 25, 1, 19])
 
     def program() -> torch.Tensor:

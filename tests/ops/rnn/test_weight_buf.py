@@ -22,7 +22,7 @@ from ops.rnn.cases import (
 )
 
 STALE = "weights that are not those of weight_buf"
-HIDDEN, INPUTS = 130, 33
+HIDDEN, INPUTS = 200, 33
 
 
 def new_weights(
