@@ -272,7 +272,7 @@ UNREACHED = {
 # Its own kernel takes their place.
 PARTS = {"gru_cell": {"mm": 2, "_thnn_fused_gru_cell": 1}}
 
-# Composite operator -> overridden operators that its decomposition calls as often as there are steps and layers.
+# Composite operator -> overridden operators that its decomposition calls as often as a sequence has steps.
 MANY_PARTS = {name: ("cat",) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
 
 
