@@ -55,6 +55,11 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
         (entry("subtract_.Tensor"), r"7: 'subtract_.Tensor' has no upstream kernel at CPU .*keys: none"),
         (GOOD, r"6: 'cat' stands in the table already, at native_functions_ext\.yaml:2"),
         (
+            entry() + "\n  autograd: CPU",
+            r"10: expected 'autograd' to name keys of 'dispatch' \(CPU\) of an operator that PyTorch",
+        ),
+        (entry("gru.input") + "\n  autograd: CUDA", r"10: expected 'autograd' to name .*, got 'CUDA'"),
+        (
             entry() + "\n  unmeasured: CUDA",
             r"10: expected 'unmeasured' to name keys of 'dispatch' \(CPU\), got 'CUDA'",
         ),
@@ -263,6 +268,21 @@ def test_composite_operators_get_a_companion(codegen: ModuleType, tmp_path: Path
     ):
         assert expected in text
     assert text.count('m.impl("gru_cell", TORCH_FN(at::compositeimplicitautograd::gru_cell))') == 1
+
+
+def test_overrides_with_a_node_of_their_own(codegen: ModuleType, tmp_path: Path) -> None:
+    """Calls that are differentiated come to the entry, above autograd; whatever is not plain does not."""
+    entry = "- func: gru.input\n  dispatch: CPU, CUDA\n  family: some\n  summary: x\n  autograd: CPU"
+    (path,) = codegen.generate(table(tmp_path, entry), tmp_path, with_cuda=True)
+    text = path.read_text()
+    assert text.count("kOwnNode = true;") == 1 and text.count("kOwnNode = false;") == 1
+    assert "if (!is_plain(keys_, c10::DispatchKey::CPU)) {" in text
+    assert "return entry::gru_input_cpu(input, hx, params," in text
+    assert "needs_decomposition(keys_, c10::DispatchKey::CUDA, input," in text
+    # One of two overloads of that name.
+    assert (
+        text.count('m.impl("gru.input", TORCH_FN((static_cast<::std::tuple<at::Tensor,at::Tensor> (*)(') == 1
+    )
 
 
 @pytest.mark.parametrize("name", ["chunk", "subtract.out", "subtract_.Tensor"])

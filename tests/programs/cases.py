@@ -129,6 +129,7 @@ GRU_SHAPES = ((7, 4, 16), (1, 4, 32), (96, 16), (96, 32), (96,), (96,))
 CELL_SHAPES = ((4, 16), (4, 32), *GRU_SHAPES[2:])
 
 GRU_OPERATORS = (
+    "gru",
     "_cudnn_rnn",
     "_cudnn_rnn_backward",
     "_thnn_fused_gru_cell",

@@ -282,7 +282,7 @@ PARTS = {
     "rnn_relu_cell": {"addmm": 2},
 }
 
-# Composite operator -> overridden operators that its decomposition calls once or more a step and layer.
+# Composite operator -> overridden operators that its decomposition calls as often as a sequence has steps.
 MANY_PARTS = {name: ("cat",) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
 
 

@@ -141,6 +141,9 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
   const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
   const RnnWork work{a.cell, plan.directions, steps, a.states[0].size(1), a.states[0].size(2)};
   plan.threads = share_work(work);
+  if (a.cell == RnnCell::Lstm && !plan.packed && !beats_onednn(work, plan.threads)) {
+    return "LSTM on one thread, which oneDNN runs as fast";
+  }
   // The GEMM before a step takes rows that lie one behind another: those of all steps, or none.
   const bool uneven = plan.packed && a.data.size(0) != steps * work.batch;
   plan.panels = uneven || is_worth_packing(work, plan.threads);

@@ -30,6 +30,9 @@ constexpr int64_t kWorthKernel = 10'000'000;
 // A part with fewer multiply-adds than these costs oneDNN more to begin than it saves.
 constexpr int64_t kWorthPart = 2'000'000;
 
+// With fewer rows than these the gradient of a weight is bound by writing it.
+constexpr int64_t kWorthRows = 64;
+
 const std::optional<c10::OperatorHandle>& onednn_linear(bool adds) {
   static const auto plain = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
   static const auto adding = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", "binary"});
@@ -82,9 +85,11 @@ at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const 
 
 at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b) {
   const int64_t rows = a.size(0);
-  // oneDNN copies its first operand where that is transposed; the narrow one is less to copy.
-  const bool swapped = a.size(1) > b.size(1);
-  const bool onednn = a.size(1) * b.size(1) * std::min(rows, sum_parts.rows) >= kWorthPart &&
+  // oneDNN copies its first operand where that is transposed; the narrow one is less to copy, where
+  // transposing the result is less still.
+  const bool swapped = a.size(1) > b.size(1) && rows > b.size(1);
+  const bool onednn = rows >= kWorthRows &&
+                      a.size(1) * b.size(1) * std::min(rows, sum_parts.rows) >= kWorthPart &&
                       goes_to_onednn(a.numel() * b.size(1));
   at::Tensor sum;
   for (int64_t begin = 0; begin < rows; begin += sum_parts.rows) {

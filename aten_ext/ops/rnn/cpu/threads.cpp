@@ -17,6 +17,7 @@ struct Rates {
   double barrier = 2500;            // all threads meet
   double blas_call = 4000;          // a GEMM of ATen's beside its work
   double worth_thread = 8000;       // less is not worth waking a thread for
+  double short_lstm_step = 160e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
   double l2_bytes = 768 * 1024;
   int64_t rows_of_part = 4;  // fewer rows share a row of a panel badly
 };
@@ -74,6 +75,10 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
                                   weight_bytes_of(work) * kRates.blas_bytes);
   const double blas = work.directions * (product / team + kRates.blas_call);
   return packing + static_cast<double>(work.steps) * step <= static_cast<double>(work.steps) * blas;
+}
+
+bool beats_onednn(const RnnWork& work, const RnnThreads& threads) {
+  return threads.parts > 1 || threads.by_units || products_of(work, work.batch) <= kRates.short_lstm_step;
 }
 
 std::vector<int64_t> split_rows(const RnnSteps& steps, int parts) {

@@ -23,6 +23,10 @@ RnnThreads share_work(const RnnWork& work);
 // Whether packing W_hh is made up for in this many steps.
 bool is_worth_packing(const RnnWork& work, const RnnThreads& threads);
 
+// Whether the backward of an LSTM that is not packed, with its forward, is faster than oneDNN's: where
+// threads go through all steps on their own, or a step is so short that what oneDNN does around it counts.
+bool beats_onednn(const RnnWork& work, const RnnThreads& threads);
+
 // Where the parts of the rows begin, and the end: each with about as many steps as the others.
 std::vector<int64_t> split_rows(const RnnSteps& steps, int parts);
 

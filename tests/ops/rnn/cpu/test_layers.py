@@ -12,7 +12,7 @@ import torch
 
 import aten_ext
 
-from .cases import CELLS, Case, assert_close, assert_ran, call, with_gradients
+from .cases import CELLS, Case, assert_close, assert_ran, assert_route, call, documented, with_gradients
 
 
 @st.composite
@@ -41,7 +41,7 @@ def results(case: Case) -> tuple[list[torch.Tensor], list[torch.Tensor], list[to
     """Ours, upstream's and float64's."""
     aten_ext.reset_counts()
     ours = with_gradients(case)
-    assert_ran(case.name)
+    assert_route(case)
     with aten_ext.disabled():
         return ours, with_gradients(case), with_gradients(case, torch.double)
 
@@ -221,3 +221,18 @@ def test_case_is_what_it_says() -> None:
     ours[0] = ours[0] + 1e-4
     with pytest.raises(AssertionError):
         assert_close(ours, theirs, exact)
+
+
+def test_lstm_on_one_thread() -> None:
+    """Long steps on one thread are oneDNN's, on two they are ours; short ones are ours."""
+    reason = documented("LSTM on one thread, which oneDNN runs as fast")
+    before = torch.get_num_threads()
+    try:
+        for threads, hidden, declined in ((1, 64, {reason: 1}), (2, 64, {}), (1, 16, {})):
+            torch.set_num_threads(threads)
+            case = Case("lstm", 20, 32, 8, hidden)
+            aten_ext.reset_counts()
+            with_gradients(case)
+            assert dict(aten_ext.counts("CPU")["lstm.input"].declined) == declined
+    finally:
+        torch.set_num_threads(before)
