@@ -105,9 +105,17 @@ def test_depth_and_ops_leave_hops_out() -> None:
 
 
 @needs_gdb
-@pytest.mark.parametrize("overrides", [ON, OFF], ids=["on", "off"])
-def test_gru_contains_the_operators_that_it_is_made_of(overrides: dict[str, str]) -> None:
-    (call,) = calls("gru", **overrides)
+def test_gru_is_one_fused_kernel() -> None:
+    (call,) = calls("gru", **ON)
+    names = [name for _, name in functions(call)]
+    assert "aten_ext::entry::gru_input_cpu" in names
+    assert "aten_ext::cpu::run(args::gru_input)" in names
+    assert not any(name.startswith(("at::_ops::linear::", "at::_ops::unsafe_chunk::")) for name in names)
+
+
+@needs_gdb
+def test_gru_contains_the_operators_that_it_is_made_of() -> None:
+    (call,) = calls("gru", **OFF)
     names = [name for _, name in functions(call)]
     for operator in ("linear", "addmm", "unsafe_chunk"):
         assert any(name.startswith(f"at::_ops::{operator}::") for name in names), operator

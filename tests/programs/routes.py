@@ -11,7 +11,7 @@ import torch
 import aten_ext
 from programs.cases import Case
 from torch_databases.comparison import differences, outcome_of
-from torch_databases.table import PARTS, TABLE, comparable, decomposed, operator, overrides_at
+from torch_databases.table import MANY_PARTS, PARTS, TABLE, comparable, decomposed, operator, overrides_at
 
 # Where the calls of a program go:
 #   "eager"      to the override, as those of the same case do in a plain call (fused wherever that was fused)
@@ -49,7 +49,8 @@ def eager_route(case: Case, device: str, *, composed: bool = False) -> dict[str,
     ``composed``: with composite operators' own kernels off.
     """
     key = device.upper()
-    off = set(PARTS) & set(overrides_at(key)) if composed else set()
+    composite = {name for name in overrides_at(key) if name in PARTS or operator(name) in MANY_PARTS}
+    off = composite if composed else set()
     aten_ext.reset_counts()
     with aten_ext.disabled(*off) if off else nullcontext():
         case.call(*case.make(device))
