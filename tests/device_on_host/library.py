@@ -196,6 +196,9 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
             extra_cflags=[
                 "-O1",
                 "-std=c++20",
+                # A CUDA build has the same kernels: without these two the loader would take a template's static
+                # variable, and what it points to, from there.
+                "-fno-gnu-unique",
                 f"-isystem{include}",
                 "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
                 "-ffp-contract=off",
@@ -208,7 +211,7 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
                 "-Wno-attributes",
                 *os.environ.get("ATEN_EXT_ON_HOST_CFLAGS", "").split(),
             ],
-            extra_ldflags=os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split(),
+            extra_ldflags=["-Wl,-Bsymbolic", *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split()],
             build_directory=str(folder),
             is_python_module=False,
         )
