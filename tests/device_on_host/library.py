@@ -196,8 +196,8 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
             extra_cflags=[
                 "-O1",
                 "-std=c++20",
-                # A CUDA build has the same kernels: without these two the loader would take a template's static
-                # variable, and what it points to, from there.
+                # A CUDA build has the same kernels: without this and -Bsymbolic the loader would take the static
+                # variables of templates from there.
                 "-fno-gnu-unique",
                 f"-isystem{include}",
                 "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
