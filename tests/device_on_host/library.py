@@ -196,7 +196,7 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
             extra_cflags=[
                 "-O1",
                 "-std=c++20",
-                # A CUDA build has the same kernels: without this and -Bsymbolic the loader would take the static
+                # A CUDA build has the same kernels: without this and -Bsymbolic the loader would take static
                 # variables of templates from there.
                 "-fno-gnu-unique",
                 f"-isystem{include}",
