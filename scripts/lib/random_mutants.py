@@ -151,7 +151,11 @@ def _libraries(scratch: Scratch) -> dict[str, bytes]:
 
 
 def verdict(scratch: Scratch, mutant: RandomMutant, before: dict[str, bytes]) -> str:
-    """What became of ``mutant``: "killed", "SURVIVED", or why it does not count."""
+    """What became of ``mutant``: "killed", "SURVIVED", or why it does not count.
+
+    ``before``: the libraries without any. Those of other families may still be of an earlier mutant.
+    """
+    earlier = _libraries(scratch)
     path = scratch.folder / mutant.file
     source = path.read_text()
     path.write_text(mutant.applied(source))
@@ -168,7 +172,10 @@ def verdict(scratch: Scratch, mutant: RandomMutant, before: dict[str, bytes]) ->
             return "killed"
         if code != 0:
             return f"WRONG: pytest exited with {code}"
-        return "SURVIVED" if not compiles or _libraries(scratch) != before else "the same machine code"
+        same = all(
+            code in (before.get(name), earlier.get(name)) for name, code in _libraries(scratch).items()
+        )
+        return "the same machine code" if compiles and same else "SURVIVED"
     except (BuildError, SyntaxError, ValueError):
         return "does not compile"
     finally:

@@ -8,6 +8,7 @@
 #include "core/gpu.h"
 #include "core/math.h"
 #include "ops/rnn/backward/shapes.h"
+#include "ops/rnn/cudnn_facts.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -34,11 +35,6 @@ constexpr int kGridRowsOfGates = 96;
 
 // fp32: rows of a group of multiply-adds from which TF32 is faster, up to kClusterHidden and beyond.
 constexpr int kTf32FromRows[2] = {3, 5};
-
-// Where cuDNN multiplies in TF32, as in the forward.
-constexpr int64_t kTf32BeyondHidden = 192;
-constexpr int64_t kTf32Batch = 20;
-constexpr int64_t kTf32AnyBatchHidden = 640;
 
 // The first shape that takes the recurrence, which `takes` then fills in.
 template <class List, class Takes>
@@ -194,8 +190,10 @@ Choice<RecurrenceBackward> choose_recurrence_backward(const RecurrenceBackwardSi
   RecurrenceBackward plan{};
   const bool sixteen_bits = dtype != Dtype::Float;
   const char* reason = place_or_reason(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan);
-  const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % 4 == 0 && sizes.hidden > kTf32BeyondHidden &&
-                        (sizes.batch >= kTf32Batch || sizes.hidden >= kTf32AnyBatchHidden);
+  const CudnnTf32& cudnn = cudnn_tf32(cell);  // as in the forward
+  const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % 4 == 0 &&
+                        sizes.hidden > cudnn.beyond_hidden &&
+                        (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
   if (may_tf32 && (reason != nullptr || plan.rows >= kTf32FromRows[sizes.hidden > kClusterHidden])) {
     RecurrenceBackward with_tf32{};
     const char* const reason_of_tf32 = place_or_reason(sizes, cell, dtype, gpu, Math::MmaTf32, with_tf32);
