@@ -89,6 +89,8 @@ std::string cuda::CatPlan::describe() const {
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "core/launch.h"
@@ -161,14 +163,14 @@ cudaError_t launch_runs(Target& target, const std::vector<CatRun>& runs, int64_t
 cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gathered& g,
                           const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
   const CatInputs& found = target.plan.inputs;
-  std::vector<CatGatherInput> gathered;
-  gathered.reserve(inputs.size());
+  // Not a vector: setting its elements to zero takes as long as finding out what is in them.
+  const auto gathered = std::make_unique_for_overwrite<CatGatherInput[]>(inputs.size());
   CatGatherParams p{};
   p.dtype = to_dtype(found.dtype);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (shares.ways[i] == CatWay::Gather) {
       const CatRun& run = g.runs[i];
-      CatGatherInput& one = gathered.emplace_back();
+      CatGatherInput& one = gathered[p.count++];
       one.data = run.data;
       one.begin = run.begin * geometry.step;
       one.segment = run.size * geometry.step;
@@ -177,8 +179,7 @@ cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gat
       p.converts = p.converts || run.dtype != p.dtype;
     }
   }
-  p.inputs = gathered.data();
-  p.count = static_cast<int64_t>(gathered.size());
+  p.inputs = gathered.get();
   p.out = target.out;
   p.rows = geometry.rows;
   p.row_size = found.size_at_dim * geometry.step;
@@ -190,7 +191,10 @@ cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gat
 // Transposes: one launch for each way of going through memory. Mostly there is one.
 cudaError_t launch_transposes(Target& target, const Gathered& g, const CatShares& shares) {
   const CatInputs& found = target.plan.inputs;
-  const CatGeometry& geometry = shares.merged;
+  if (shares.tiled.empty()) {
+    return cudaSuccess;
+  }
+  const CatGeometry& geometry = *shares.merged;
   CatStridedParams p{};
   p.out = target.out;
   p.dims = static_cast<int>(geometry.sizes.size());
@@ -237,21 +241,12 @@ cudaError_t fill_runs(Target& target, Gathered& g) {
   return launch_runs(target, g.runs, found.numel() / row_size, row_size, !found.one_dtype);
 }
 
-cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor& out) {
+// The runs among inputs of any strides.
+cudaError_t launch_shared_runs(Target& target, const CatGeometry& geometry, const Gathered& g,
+                               const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
   const CatInputs& found = target.plan.inputs;
-  const CatGeometry geometry(out.sizes(), out.strides(), found.dim);
-  std::vector<CatLaidOut> inputs(g.inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    CatLaidOut& input = inputs[i];
-    input.strides = geometry.strides_of(g.inputs[i]->strides());
-    input.size_at_dim = g.runs[i].size;
-    input.is_run = geometry.is_run(input.strides, input.size_at_dim, input.row_stride);
-  }
-  const CatShares shares = share_out(geometry, inputs, !found.one_dtype, target.plan.gpu.multiprocessors);
-
   std::vector<CatRun> runs;  // without data where another kernel takes the input
   runs.reserve(inputs.size());
-  bool any = false;
   bool converts = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     CatRun& run = runs.emplace_back(g.runs[i]);
@@ -259,12 +254,26 @@ cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor&
     run.size *= geometry.step;
     run.row_stride = inputs[i].is_run ? inputs[i].row_stride : 0;
     run.data = shares.ways[i] == CatWay::Runs ? run.data : nullptr;
-    any = any || run.data != nullptr;
     converts = converts || (run.data != nullptr && run.dtype != to_dtype(found.dtype));
   }
+  return launch_runs(target, runs, geometry.rows, found.size_at_dim * geometry.step, converts);
+}
+
+cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor& out) {
+  const CatInputs& found = target.plan.inputs;
+  const CatGeometry geometry(out.sizes(), out.strides(), found.dim);
+  std::vector<CatLaidOut> inputs(g.inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    CatLaidOut& input = inputs[i];
+    input.strides = g.inputs[i]->strides();
+    input.size_at_dim = g.runs[i].size;
+    input.is_run = geometry.is_run(input.strides, input.size_at_dim, input.row_stride);
+  }
+  const CatShares shares = share_out(geometry, inputs, !found.one_dtype, target.plan.gpu.multiprocessors);
+
   cudaError_t error = cudaSuccess;
-  if (any) {
-    error = launch_runs(target, runs, geometry.rows, found.size_at_dim * geometry.step, converts);
+  if (std::count(shares.ways.begin(), shares.ways.end(), CatWay::Runs) > 0) {
+    error = launch_shared_runs(target, geometry, g, inputs, shares);
   }
   error = error != cudaSuccess ? error : launch_gather(target, geometry, g, inputs, shares);
   return error != cudaSuccess ? error : launch_transposes(target, g, shares);

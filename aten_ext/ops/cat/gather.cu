@@ -73,6 +73,15 @@ __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>)
 
 // ---- launch ------------------------------------------------------------------------------------------
 
+// What follows from an input and its place in the result. A caller pays for every line of this once an input.
+struct Described {
+  int64_t items;
+  int64_t packs;
+  int64_t threads;  // that they are worth
+  bool by_packs;
+  bool own_shape;  // not the one before's
+};
+
 bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
   const int64_t size = p.element_size;
   return !p.converts && size < 16 && input.strides[input.dims - 1] <= 1 &&
@@ -89,14 +98,26 @@ int64_t packs_of(const CatGatherParams& p, const CatGatherInput& input) {
   return ceil_div(phase + input.segment * p.element_size, int64_t{16});
 }
 
-int64_t items_of(const CatGatherParams& p, const CatGatherInput& input) {
-  return p.rows * (is_by_packs(p, input) ? packs_of(p, input) : input.segment);
+// Whether one shape describes both, as far as the inputs themselves go.
+bool are_alike(const CatGatherInput& a, const CatGatherInput& b) {
+  return a.segment == b.segment && a.dims == b.dims && std::equal(a.sizes, a.sizes + a.dims, b.sizes) &&
+         std::equal(a.strides, a.strides + a.dims, b.strides);
 }
 
-// Whether one shape describes both. Packs depend on the place in the result too.
-bool share_shape(const CatGatherParams& p, const CatGatherInput& a, const CatGatherInput& b) {
-  return a.segment == b.segment && a.dims == b.dims && std::equal(a.sizes, a.sizes + a.dims, b.sizes) &&
-         std::equal(a.strides, a.strides + a.dims, b.strides) && items_of(p, a) == items_of(p, b);
+std::vector<Described> describe(const CatGatherParams& p) {
+  std::vector<Described> all(static_cast<size_t>(p.count));
+  for (int64_t i = 0; i < p.count; ++i) {
+    const CatGatherInput& input = p.inputs[i];
+    Described& one = all[i];
+    const bool alike = i > 0 && are_alike(input, p.inputs[i - 1]);
+    one.by_packs = alike ? all[i - 1].by_packs : is_by_packs(p, input);
+    one.packs = packs_of(p, input);
+    one.items = p.rows * (one.by_packs ? one.packs : input.segment);
+    one.threads = one.by_packs ? one.items : ceil_div(one.items, int64_t{kElements});
+    // Packs depend on the place in the result too.
+    one.own_shape = !alike || one.items != all[i - 1].items;
+  }
+  return all;
 }
 
 // From the first element in memory to the end of the last.
@@ -114,14 +135,16 @@ constexpr int record_bytes(int dims) {
 }
 
 template <typename Index>
-void write_record(unsigned char* to, const CatGatherParams& p, const CatGatherInput& input) {
+void write_record(unsigned char* to, const CatGatherInput& input, const Described& described) {
   GatherShape<Index> shape{};
   shape.segment = Divider<Index>(static_cast<Index>(input.segment));
-  shape.packs = Divider<Index>(static_cast<Index>(packs_of(p, input)));
-  shape.items = static_cast<Index>(items_of(p, input));
+  if (described.by_packs) {
+    shape.packs = Divider<Index>(static_cast<Index>(described.packs));
+  }
+  shape.items = static_cast<Index>(described.items);
   shape.reach = static_cast<Index>(reach_of(input));
   shape.dims = static_cast<uint32_t>(input.dims);
-  shape.by_packs = is_by_packs(p, input);
+  shape.by_packs = described.by_packs;
   std::memcpy(to, &shape, sizeof(shape));
   for (int d = 0; d < input.dims; ++d) {
     const GatherDim<Index> dim{Divider<Index>(static_cast<Index>(input.sizes[d])),
@@ -132,7 +155,8 @@ void write_record(unsigned char* to, const CatGatherParams& p, const CatGatherIn
 
 // Describes inputs from number `from` on, as many as the arguments hold; returns the blocks that they take.
 template <typename Args>
-int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int threads) {
+int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<Described>& described,
+                       int64_t from, int threads) {
   using Index = typename Args::Index;
   int record = 0;
   int next_record = 0;
@@ -142,16 +166,16 @@ int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int 
   for (; args.count < Args::kInputs && from + args.count < p.count; ++args.count) {
     const int i = args.count;
     const CatGatherInput& input = p.inputs[from + i];
-    const bool by_packs = is_by_packs(p, input);
-    if (i == 0 || !share_shape(p, input, p.inputs[from + i - 1])) {
+    const Described& one = described[from + i];
+    if (i == 0 || one.own_shape) {
       record = next_record;
       next_record += record_bytes<Index>(input.dims);
       if (next_record > Args::kRecordBytes) {
         break;
       }
-      write_record<Index>(args.records + record, p, input);
+      write_record<Index>(args.records + record, input, one);
     }
-    const int64_t more = ceil_div(items_of(p, input), int64_t{threads} * (by_packs ? 1 : kElements));
+    const int64_t more = ceil_div(one.threads, int64_t{threads});
     if (blocks + more > std::numeric_limits<int32_t>::max() / 2) {
       break;
     }
@@ -171,13 +195,14 @@ int64_t describe_inputs(Args& args, const CatGatherParams& p, int64_t from, int 
 }
 
 template <typename T, bool converts, typename Args>
-cudaError_t launch_list(const CatGatherParams& p, int threads, LaunchSequence& sequence) {
+cudaError_t launch_list(const CatGatherParams& p, const std::vector<Described>& described, int threads,
+                        LaunchSequence& sequence) {
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   Args args;
   args.out = static_cast<char*>(p.out);
   args.row_size = static_cast<typename Args::Index>(p.row_size);
   for (int64_t from = 0; from < p.count; from += args.count) {
-    const int64_t blocks = describe_inputs(args, p, from, threads);
+    const int64_t blocks = fill_arguments(args, p, described, from, threads);
     if (args.count == 0) {  // more elements than any GPU holds
       return cudaErrorInvalidValue;
     }
@@ -197,18 +222,17 @@ struct Total {
   bool wide = false;
 };
 
-Total total_of(const CatGatherParams& p) {
+Total total_of(const CatGatherParams& p, const std::vector<Described>& described) {
   // The last block's index goes beyond the end.
   constexpr int64_t kLimit = kCatIndexLimit - int64_t{kMaxThreads} * kElements;
   Total total;
   total.wide = p.rows * p.row_size > kLimit;
   for (int64_t i = 0; i < p.count; ++i) {
-    const CatGatherInput& input = p.inputs[i];
-    const int64_t items = items_of(p, input);
-    total.threads += is_by_packs(p, input) ? items : ceil_div(items, int64_t{kElements});
-    total.wide = total.wide || items > kLimit || reach_of(input) > kLimit;
-    if (i == 0 || !share_shape(p, input, p.inputs[i - 1])) {
-      total.record_bytes += record_bytes<uint32_t>(input.dims);
+    const Described& one = described[i];
+    total.threads += one.threads;
+    if (one.own_shape) {
+      total.wide = total.wide || one.items > kLimit || reach_of(p.inputs[i]) > kLimit;
+      total.record_bytes += record_bytes<uint32_t>(p.inputs[i].dims);
     }
   }
   return total;
@@ -224,7 +248,8 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
                     sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
   static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
-  const Total total = total_of(p);
+  const std::vector<Described> described = describe(p);
+  const Total total = total_of(p, described);
   int threads = kMinThreads;
   while (threads < kMaxThreads && total.threads > kBlocksPerSM * p.gpu.multiprocessors * threads) {
     threads *= 2;
@@ -233,17 +258,17 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
     return p.count <= Args::kInputs && total.record_bytes <= Args::kRecordBytes;
   };
   if (total.wide) {
-    return launch_list<T, converts, Wide>(p, threads, sequence);
+    return launch_list<T, converts, Wide>(p, described, threads, sequence);
   }
   if constexpr (!converts) {
     if (fits(static_cast<const Tiny*>(nullptr))) {
-      return launch_list<T, converts, Tiny>(p, threads, sequence);
+      return launch_list<T, converts, Tiny>(p, described, threads, sequence);
     }
   }
   if (fits(static_cast<const Small*>(nullptr)) || p.gpu.argument_bytes < kLargeArgumentBytes) {
-    return launch_list<T, converts, Small>(p, threads, sequence);
+    return launch_list<T, converts, Small>(p, described, threads, sequence);
   }
-  return launch_list<T, converts, Large>(p, threads, sequence);
+  return launch_list<T, converts, Large>(p, described, threads, sequence);
 }
 
 }  // namespace

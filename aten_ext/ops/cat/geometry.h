@@ -40,7 +40,7 @@ struct CatGeometry {
     out_strides[dim] = step;
   }
 
-  // Strides of an input in this order.
+  // Strides of an input, which come in the order of its tensor, in this order.
   c10::SmallVector<int64_t, 8> strides_of(c10::IntArrayRef strides) const {
     c10::SmallVector<int64_t, 8> result;
     for (const int d : from) {
@@ -49,13 +49,13 @@ struct CatGeometry {
     return result;
   }
 
-  // Whether each row of the result takes one contiguous run of an input with these strides and `size_at_dim`;
-  // then how far apart they are in the input.
+  // Whether each row of the result takes one contiguous run of an input with these strides, in the order of
+  // its tensor, and `size_at_dim`; then how far apart they are in the input.
   bool is_run(c10::IntArrayRef strides, int64_t size_at_dim, int64_t& row_stride) const {
     int64_t expected = 1;
     for (size_t d = from.size(); d-- > dim;) {
       const int64_t size = d == dim ? size_at_dim : sizes[d];
-      if (size != 1 && strides[d] != expected) {
+      if (size != 1 && strides[from[d]] != expected) {
         return false;
       }
       expected *= size;
@@ -63,14 +63,15 @@ struct CatGeometry {
     row_stride = expected;
     bool first = true;
     for (size_t d = dim; d-- > 0;) {
-      if (!first && strides[d] != expected) {
+      const int64_t stride = strides[from[d]];
+      if (!first && stride != expected) {
         return false;
       }
       if (first) {
-        row_stride = strides[d];
+        row_stride = stride;
         first = false;
       }
-      expected = strides[d] * sizes[d];
+      expected = stride * sizes[d];
     }
     return true;
   }
@@ -151,8 +152,9 @@ inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input
   return -1;
 }
 
-// An input as a row-major array of dimensions of its own, as few as its memory allows, in the geometry's
-// order. `sizes` and `strides` have room for all of them; returns how many are left.
+// An input, whose strides come in the order of its tensor, as a row-major array of dimensions of its own, as
+// few as its memory allows, in the geometry's order. `sizes` and `strides` have room for all of them; returns
+// how many are left.
 inline int merge_input(const CatGeometry& geometry, c10::IntArrayRef strides, int64_t size_at_dim,
                        int64_t* merged_sizes, int64_t* merged_strides) {
   int count = 0;
@@ -161,12 +163,13 @@ inline int merge_input(const CatGeometry& geometry, c10::IntArrayRef strides, in
     if (size == 1) {
       continue;
     }
-    if (count > 0 && merged_strides[count - 1] == strides[d] * size) {
+    const int64_t stride = strides[geometry.from[d]];
+    if (count > 0 && merged_strides[count - 1] == stride * size) {
       merged_sizes[count - 1] *= size;
     } else {
       merged_sizes[count++] = size;
     }
-    merged_strides[count - 1] = strides[d];
+    merged_strides[count - 1] = stride;
   }
   if (count == 0) {  // one element
     merged_sizes[count++] = 1;

@@ -5,7 +5,10 @@
 // back its launch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "ops/cat/geometry.h"
@@ -14,9 +17,9 @@ namespace aten_ext {
 
 enum class CatWay : uint8_t { Runs, Gather, Tiles };
 
-// An input in the order of the geometry, not merged.
+// An input in the order of its tensor, not merged.
 struct CatLaidOut {
-  c10::SmallVector<int64_t, 8> strides;
+  c10::IntArrayRef strides;
   int64_t size_at_dim;
   int64_t row_stride;  // of a run
   bool is_run;
@@ -24,8 +27,8 @@ struct CatLaidOut {
 
 struct CatShares {
   std::vector<CatWay> ways;  // of each input
-  // Those by tiles, merged all alike.
-  CatGeometry merged;
+  // Those by tiles, merged all alike; nothing where there are none.
+  std::optional<CatGeometry> merged;
   std::vector<CatStridedInput> tiled;
 };
 
@@ -34,34 +37,26 @@ struct CatShares {
 constexpr int64_t kGatheredTransposes = 512;
 constexpr int64_t kGatheredInCompany = 8192;
 
-inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs, bool converts,
-                           int multiprocessors) {
-  CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), geometry, {}};
+// Finds the inputs that tiles could take, and makes it so where that wins back their launch.
+inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
+                             const std::vector<CatLaidOut>& inputs, int multiprocessors) {
   std::vector<CatStridedInput> strided;
   strided.reserve(inputs.size());
-  int64_t numel = 0;
+  std::vector<CatStridedInput*> all;
+  all.reserve(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    numel += inputs[i].size_at_dim * geometry.rows * geometry.step;
     if (!inputs[i].is_run) {
-      shares.ways[i] = CatWay::Gather;
-      strided.push_back({inputs[i].strides, inputs[i].size_at_dim, i});
+      all.push_back(&strided.emplace_back(
+          CatStridedInput{geometry.strides_of(inputs[i].strides), inputs[i].size_at_dim, i}));
     }
   }
-  if (strided.empty()) {
-    return shares;
-  }
-
-  std::vector<CatStridedInput*> all;
-  all.reserve(strided.size());
-  for (CatStridedInput& input : strided) {
-    all.push_back(&input);
-  }
-  merge_dimensions(shares.merged, all);
+  CatGeometry merged = geometry;
+  merge_dimensions(merged, all);
   int64_t elements = 0;
   bool alone = true;  // nothing but transposes of one kind
   int first_tile_dim = -1;
   for (const CatStridedInput& input : strided) {
-    const int tile_dim = tile_dim_of(shares.merged, input);
+    const int tile_dim = tile_dim_of(merged, input);
     if (tile_dim >= 0) {
       elements += inputs[input.position].size_at_dim * geometry.rows * geometry.step;
       if (shares.tiled.empty()) {
@@ -73,18 +68,40 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
     }
   }
   alone = alone && shares.tiled.size() == inputs.size();
-  if (elements > (alone ? kGatheredTransposes : kGatheredInCompany) * multiprocessors) {
-    for (const CatStridedInput& input : shares.tiled) {
-      shares.ways[input.position] = CatWay::Tiles;
-    }
-  } else {
+  if (elements <= (alone ? kGatheredTransposes : kGatheredInCompany) * multiprocessors) {
     shares.tiled.clear();
+    return;
   }
+  shares.merged = std::move(merged);
+  for (const CatStridedInput& input : shares.tiled) {
+    shares.ways[input.position] = CatWay::Tiles;
+  }
+}
 
+inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs, bool converts,
+                           int multiprocessors) {
+  CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), std::nullopt, {}};
+  int64_t elements = 0;
+  int64_t across = 0;  // of inputs whose memory does not run along the result's
+  bool gathers = false;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const CatLaidOut& input = inputs[i];
+    const int64_t numel = input.size_at_dim * geometry.rows * geometry.step;
+    elements += numel;
+    if (!input.is_run) {
+      shares.ways[i] = CatWay::Gather;
+      gathers = true;
+      across += input.strides[geometry.from.back()] != 1 ? numel : 0;
+    }
+  }
+  // Most calls are small or have no transpose, and a call of many inputs costs its caller more than the GPU.
+  if (across > kGatheredTransposes * multiprocessors) {
+    share_with_tiles(shares, geometry, inputs, multiprocessors);
+    gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
+  }
   // Runs keep their kernel where the call takes two launches anyway, and where many are to be converted: by
   // vectors there, one by one here.
-  const bool gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
-  if (gathers && !(converts && numel > kGatheredInCompany * multiprocessors)) {
+  if (gathers && !(converts && elements > kGatheredInCompany * multiprocessors)) {
     std::replace(shares.ways.begin(), shares.ways.end(), CatWay::Runs, CatWay::Gather);
   }
   return shares;
