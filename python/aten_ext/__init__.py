@@ -12,8 +12,8 @@ Environment, read once when the package is imported:
 * ``ATEN_EXT_ENABLE=a,b``: start with these on too, where one is off because it is not measured yet.
 * ``ATEN_EXT_TRACE=1``: print what the calls did when the process ends; ``calls``: each kind of call, too.
 * ``ATEN_EXT_SHADOW=0.01``: compare this fraction of the fused calls with upstream, and print the differences.
-* ``ATEN_EXT_REPORT=time``: print how long fused kernels took when the process ends; ``100``: also what they saved,
-  from one call in a hundred beside which upstream runs, too.
+* ``ATEN_EXT_REPORT=time``: print how long fused kernels took when the process ends; ``100``: also what they
+  saved, from one call in a hundred beside which upstream runs, too.
 * ``ATEN_EXT_TRACE_FILE=path``: append what these three print to a file.
 * ``ATEN_EXT_TABLES=folder``: where ``python -m aten_ext tune`` writes what it measured, and where it is read.
 * ``ATEN_EXT_AUTOLOAD=1``: ``import torch`` alone is enough.

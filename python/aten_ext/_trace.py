@@ -33,7 +33,7 @@ class TracedCall:
             hash. Floating-point numbers and what is None are left out. ``"other signatures"`` adds up what
             came after 4096 different rows, by route, whatever the reason.
         count: how many such calls there were.
-        site: the line of the program that made them, ``"file:line"``; empty unless ``trace_calls(sites=True)``.
+        site: the line of the program that made them, ``"file:line"``; empty without ``sites=True``.
         microseconds: their time on the CPU's clock, from the entry to its return; 0 likewise.
     """
 

@@ -69,7 +69,8 @@ class Advice:
         e = self.estimate
         share = "" if self.share is None else f", {self.share:.1%} of the time"
         if e.low_us <= 0 <= e.high_us:
-            return f"saves nothing that can be measured ({_us(e.low_us)} to {_us(e.high_us)} a {self.per}; {e.how})"
+            between = f"{_us(e.low_us)} to {_us(e.high_us)} a {self.per}"
+            return f"saves nothing that can be measured ({between}; {e.how})"
         return (
             f"saves {_us(e.us)} of {_us(e.now_us)} a {self.per} ({_us(e.low_us)} to {_us(e.high_us)})"
             f"{share}; {e.how}"

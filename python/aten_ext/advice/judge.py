@@ -27,8 +27,8 @@ MENDABLE: dict[str, str] = {
     "dtype other than float32": "use float32 here",
     "more than one dtype": "give all tensors of the call one dtype",
     "mat1 whose rows are not contiguous in multiples of 16 bytes": (
-        "make the inner size K (in_features) a multiple of 8 elements in 16 bits, of 4 in float32: pad it with "
-        "zeros"
+        "make the inner size K (in_features) a multiple of 8 elements in 16 bits, of 4 in float32: "
+        "pad it with zeros"
     ),
     "mat2 that is neither rows nor columns contiguous in multiples of 16 bytes": (
         "make K (in_features) a multiple of 8 elements in 16 bits, of 4 in float32, and the weight contiguous"
@@ -42,8 +42,8 @@ MENDABLE: dict[str, str] = {
     "tensor that is not contiguous": CONTIGUOUS,
     "tensor that is not dense": "give the optimizer parameters without gaps, not slices of other tensors",
     "shapes or strides that differ between the lists": (
-        "give gradients the memory format of their parameters (a hook that permutes them, or .to(memory_format=)"
-        " after the optimizer's first step, makes them differ)"
+        "give gradients the memory format of their parameters (a hook that permutes them, or "
+        ".to(memory_format=) after the optimizer's first step, makes them differ)"
     ),
     "tensors that share memory": "give each parameter to the optimizer once",
     "flush-denormal is on": "leave torch.set_flush_denormal off, or set it in the threads that need it",
@@ -163,8 +163,8 @@ def _recurrent(facts: list[RecurrentFact]) -> Iterator[Advice]:
             fact.site,
             f"{padding / elements:.0%} of the steps given to this {fact.kind.__name__} look like padding "
             f"({sum(each.padded for each in padded)} of {looked} batches looked at)",
-            "pack_padded_sequence(…, enforce_sorted=False), if those steps mean nothing; final states are then "
-            "those of each row's own end",
+            "pack_padded_sequence(…, enforce_sorted=False), if those steps mean nothing; final states are "
+            "then those of each row's own end",
             sum(each.calls for each in padded),
             **_tried(lambda: trials.packing(fact)),  # type: ignore[arg-type]
         )

@@ -1,12 +1,13 @@
 """Watches a program: its optimizers, recurrent layers, dropout, and the calls that overrides did not take.
 
-Everything kept is a fact about shapes and options; tensors and modules are let go. What looks at numbers, as the
-search for padding does, looks at a few calls of each line only, because on a GPU it waits.
+Everything kept is a fact about shapes and options; tensors and modules are let go. What looks at numbers, as
+the search for padding does, looks at a few calls of each line only, because on a GPU it waits.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -102,10 +103,7 @@ def are_flat(weights: list[torch.Tensor]) -> bool:
     if len({weight.untyped_storage().data_ptr() for weight in weights}) != 1:
         return False
     places = sorted((weight.storage_offset(), weight.numel()) for weight in weights)
-    return all(
-        begin + length <= following
-        for (begin, length), (following, _) in zip(places, places[1:], strict=False)
-    )
+    return all(begin + length <= following for (begin, length), (following, _) in itertools.pairwise(places))
 
 
 RECURRENT_OPTIONS = [

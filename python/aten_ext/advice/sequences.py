@@ -8,10 +8,10 @@ import torch
 def padded_lengths(batch: torch.Tensor) -> list[int] | None:
     """The lengths of the rows of ``batch`` [B, T, I] without their padding, or None if it is not padded.
 
-    Padding is one and the same vector (zeros, or the embedding of the padding token) at the end of two rows or
-    more, or of zeros at the end of one. Real data that ends so cannot be told from it; what is no padding for
-    certain is ruled out: a batch whose longest row is padded, too (nobody pads beyond the longest), a row that
-    is nothing else, a single step that happens to be equal to the one before.
+    Padding is one and the same vector (zeros, or the embedding of the padding token) at the end of two rows
+    or more, or of zeros at the end of one. Real data that ends so cannot be told from it; what is no padding
+    for certain is ruled out: a batch whose longest row is padded, too (nobody pads beyond the longest), a row
+    that is nothing else, a single step that happens to be equal to the one before.
     """
     rows, steps = batch.shape[:2]
     if rows < 2 or steps < 2 or not batch.numel():

@@ -1,7 +1,7 @@
 """Times what the program does and what it could do instead, in turns, on tensors of the same shapes.
 
-A trial runs when the program is over, in its process. It says what a call alone would save on an otherwise idle
-machine; caches and other work of the program are not there.
+A trial runs when the program is over, in its process. It says what a call alone would save on an otherwise
+idle machine; caches and other work of the program are not there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs a program as ``python SCRIPT`` would, records a window of it, and leaves the result in a file.
 
 The argument is a JSON object: "script" or "module", "arguments", "skip", "steps", "seconds", "from_start",
-"record" (make a record), "advise" (watch the program), and two files to write, "trace" and "result". The exit status is the program's; a program that fails leaves
-no result.
+"record" (make a record), "advise" (watch the program), and two files to write, "trace" and "result". The
+exit status is the program's; a program that fails leaves no result.
 """
 
 from __future__ import annotations

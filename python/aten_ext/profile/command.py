@@ -185,7 +185,7 @@ def _run_side(
 def start_worker(
     request: dict[str, Any], environment: Mapping[str, str]
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run a program in a process of its own: its exit status as a shell has it, and the result if it left one."""
+    """Run a program in a process of its own: its exit status as a shell has it, and what it left, if so."""
     # sys.path is handed on: an editable install is found through paths that only this process may know.
     start = "import sys; sys.path[1:] = sys.path[1:] + [p for p in PATHS if p not in sys.path]\n"
     start = start.replace("PATHS", repr(_absolute(sys.path)))
