@@ -202,7 +202,7 @@ def clear() -> None:
 def _row(fields: dict[str, Any]) -> ReportRow:
     names = ("sum_ours", "sum_upstream", "sum_ours_ours", "sum_upstream_upstream", "sum_ours_upstream")
     sums = tuple(fields.pop(name) for name in names)
-    return ReportRow(**fields, sums=sums)  # type: ignore[arg-type]  # five of them
+    return ReportRow(**fields, sums=sums)
 
 
 def _milliseconds(us: float) -> str:

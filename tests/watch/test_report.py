@@ -103,7 +103,7 @@ def test_training_and_generators_are_the_same_with_and_without() -> None:
     rows = {row.override: row for row in aten_ext.report().rows}
     assert rows["_fused_adamw_"].sampled == 5
     gru = rows["gru.input"]
-    # In training the layer brings its own gradient, and upstream has none to compare with; in inference it ran.
+    # In training the layer brings its own gradient, and upstream none to compare with; in inference it ran.
     assert (gru.calls, gru.comparable, gru.sampled, gru.failed) == (10, 5, 5, 0)
     assert "upstream cannot be called beside them" in str(aten_ext.report())
 

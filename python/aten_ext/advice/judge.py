@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -99,7 +100,7 @@ def advise(facts: Facts, context: Context) -> list[Advice]:
     return sorted(with_shares, key=lambda each: -(each.estimate.us * each.calls if each.estimate else 0.0))
 
 
-def _tried(trial: Callable[[], Estimate]) -> dict[str, Estimate | str | None]:
+def _tried(trial: Callable[[], Estimate]) -> dict[str, Any]:
     """The estimate, or why there is none: whatever goes wrong in a trial is not the program's fault."""
     try:
         return {"estimate": trial()}
@@ -123,7 +124,7 @@ def _optimizer(fact: OptimizerFact) -> Iterator[Advice]:
         f"torch.optim.{kind.__name__}(…, fused=True)",
         fact.steps,
         "step",
-        **_tried(lambda: trials.fused(fact)),  # type: ignore[arg-type]
+        **_tried(lambda: trials.fused(fact)),
     )
 
 
@@ -146,11 +147,7 @@ def _recurrent(facts: list[RecurrentFact]) -> Iterator[Advice]:
             f"the weights of this {fact.kind.__name__} do not lie in one piece of memory",
             "call flatten_parameters() after the weights were moved or replaced",
             sum(each.calls for each in scattered),
-            **(
-                _tried(lambda: trials.flattening(fact))  # type: ignore[arg-type]
-                if known
-                else {"why_none": "its inputs are packed"}
-            ),
+            **(_tried(lambda: trials.flattening(fact)) if known else {"why_none": "its inputs are packed"}),
         )
     padded = [fact for fact in facts if fact.padded]
     elements = sum(fact.elements for fact in facts)
@@ -166,7 +163,7 @@ def _recurrent(facts: list[RecurrentFact]) -> Iterator[Advice]:
             "pack_padded_sequence(…, enforce_sorted=False), if those steps mean nothing; final states are "
             "then those of each row's own end",
             sum(each.calls for each in padded),
-            **_tried(lambda: trials.packing(fact)),  # type: ignore[arg-type]
+            **_tried(lambda: trials.packing(fact)),
         )
 
 
@@ -186,11 +183,7 @@ def _train_mode(fact: TrainModeFact) -> Iterator[Advice]:
         text,
         advice,
         fact.calls,
-        **(
-            _tried(lambda: trials.evaluating(fact))  # type: ignore[arg-type]
-            if fact.parts
-            else {"why_none": "its inputs are packed"}
-        ),
+        **(_tried(lambda: trials.evaluating(fact)) if fact.parts else {"why_none": "its inputs are packed"}),
     )
 
 

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -163,7 +163,7 @@ class Observer:
 
             return back
 
-        torch.optim.Optimizer.__init__ = make  # type: ignore[method-assign]
+        torch.optim.Optimizer.__init__ = make  # type: ignore[method-assign,assignment]
         torch.autograd.backward, torch.autograd.grad = counted(backward), counted(grad)
 
         def restore() -> None:
@@ -234,12 +234,12 @@ class Observer:
             return
         with self._lock:
             if recurrent:
-                self._recurrent_called(module, args[0])
+                self._recurrent_called(cast(nn.RNNBase, module), args[0])
             if module.training and (not torch.is_grad_enabled() or not self._backwards):
                 self._train_mode_called(module, args[0])
 
     def _recurrent_called(self, module: nn.RNNBase, given: Any) -> None:
-        weight = module.weight_ih_l0
+        weight = cast(torch.Tensor, module.weight_ih_l0)
         packed = isinstance(given, nn.utils.rnn.PackedSequence)
         inputs = given.data if packed else given
         if not isinstance(inputs, torch.Tensor):
@@ -255,7 +255,7 @@ class Observer:
                 type(module), site, options_of(module), weight.dtype, weight.device, True, (), trained, packed
             )
         fact.calls += 1
-        fact.flat &= are_flat(list(module._flat_weights))
+        fact.flat &= are_flat([weight for weight in module._flat_weights if weight is not None])
         if packed or inputs.dim() != 3 or fact.looked >= LOOKS or _is_capturing(inputs):
             return
         fact.looked += 1

@@ -165,7 +165,7 @@ def packing(fact: RecurrentFact) -> Estimate:
         lengths = torch.tensor([max(1, length) for length in fact.lengths])
 
         def run(packs: bool) -> None:
-            given = inputs
+            given: Any = inputs
             if packs:
                 first = fact.options["batch_first"]
                 given = pack_padded_sequence(inputs, lengths, batch_first=first, enforce_sorted=False)
