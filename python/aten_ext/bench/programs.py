@@ -1,9 +1,9 @@
-"""Whole programs at real sizes, unchanged, with random weights: off and on in turns, and what overrides touch.
+"""Whole programs at real sizes, unchanged, with random weights: off and on in turns, what overrides touch.
 
 A program is a model as its own library defines it, made from a configuration; nothing is downloaded. A
 training step is forward, backward, clipping and ``AdamW(fused=True)``; inference is a forward or a decoding
-step. On a CPU the sizes are reduced, and the names say so, unless ``--full`` asks for the real ones. A program
-whose library is missing is skipped by name.
+step. On a CPU the sizes are reduced, and the names say so, unless ``--full`` asks for the real ones. A
+program whose library is missing is skipped by name.
 """
 
 from __future__ import annotations
