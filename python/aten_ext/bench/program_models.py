@@ -97,7 +97,7 @@ class WeightDropLSTM(nn.Module):
         """[T, B] to logits [T, B, vocabulary]."""
         x = functional.dropout(self.words(ids), 0.4, self.training)
         for layer in self.layers:
-            weights = dict(layer.named_parameters())
+            weights: dict[str, Tensor] = dict(layer.named_parameters())
             weights["weight_hh_l0"] = functional.dropout(weights["weight_hh_l0"], 0.5, self.training)
             x, _ = torch.func.functional_call(layer, weights, (x,))
             x = functional.dropout(x, 0.25, self.training)
