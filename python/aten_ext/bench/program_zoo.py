@@ -154,6 +154,13 @@ def _qwen(rows: int, small: bool, device: str, dtype: Any) -> Made:
     place = torch.tensor([before], device=device)
 
     def decode() -> Any:
+        # The same step again and again: newer caches count by themselves, and would come to their end.
+        for layer in cache.layers:
+            length = getattr(layer, "cumulative_length", None)
+            if isinstance(length, torch.Tensor):
+                length.fill_(before)
+            elif length is not None:
+                layer.cumulative_length = before
         return made(
             input_ids=token,
             past_key_values=cache,
