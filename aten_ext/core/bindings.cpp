@@ -15,6 +15,17 @@ namespace {
 // The registry lives in `_kernels`; its address comes from there (aten_ext_registry()).
 aten_ext::Registry* attached = nullptr;
 
+// Python's answer to Watch::find_site.
+py::object* find_site = nullptr;
+
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 const aten_ext::Registry& get() {
   if (attached == nullptr) {
     throw std::runtime_error("[aten_ext] the kernels are not loaded");
@@ -114,16 +125,43 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   });
 
   // Sessions of the watch; see watch.h and aten_ext/_watch.py.
-  m.def("start_trace", [] { return watch().start_trace(); });
+  m.def("start_trace", [](bool sites) { return watch().start_trace(sites); }, py::arg("sites") = false);
+  m.def("start_times", [](double rate) { return watch().start_times(rate); });
+  // Called for each call that a trace with sites sees: who called, as "file:line".
+  m.def("set_find_site", [](const py::object& callable) {
+    // Never freed: a thread of its own may still call at exit.
+    find_site = new py::object(callable);
+    watch().find_site.store(
+        [] {
+          if (Py_IsInitialized() == 0 || is_finalizing()) {
+            return std::string();
+          }
+          const py::gil_scoped_acquire gil;
+          try {
+            return (*find_site)().cast<std::string>();
+          } catch (const std::exception&) {  // the call goes on
+            return std::string();
+          }
+        },
+        std::memory_order_release);
+  });
   m.def("start_shadow",
         [](double rate, bool keep_upstream) { return watch().start_shadow(rate, keep_upstream); });
-  m.def("stop_watching", [](uint64_t session) { watch().stop(session); });
-  m.def("clear_watched", [](uint64_t session) { watch().clear(session); });
+  // Without the GIL: all of them may wait for the GPU.
+  m.def(
+      "stop_watching", [](uint64_t session) { watch().stop(session); },
+      py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "clear_watched", [](uint64_t session) { watch().clear(session); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("traced_calls", [](uint64_t session) {
-    // override, key, route, reason, signature, count
-    std::vector<std::tuple<std::string, std::string, std::string, std::string, std::string, uint64_t>> rows;
+    // override, key, route, reason, signature, count, site, microseconds
+    std::vector<std::tuple<std::string, std::string, std::string, std::string, std::string, uint64_t,
+                           std::string, double>>
+        rows;
     for (const aten_ext::CallRow& row : watch().calls(session)) {
-      rows.emplace_back(row.override, row.key, route_name(row.route), row.reason, row.signature, row.count);
+      rows.emplace_back(row.override, row.key, route_name(row.route), row.reason, row.signature, row.count,
+                        row.site, row.microseconds);
     }
     return rows;
   });
@@ -153,8 +191,40 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
     }
     return rows;
   });
+  m.def("timed_calls", [](uint64_t session) {
+    std::vector<aten_ext::TimeRow> found;
+    {
+      const py::gil_scoped_release release;
+      found = watch().timed(session);
+    }
+    std::vector<py::dict> rows;
+    for (const aten_ext::TimeRow& row : found) {
+      py::dict fields;
+      fields["override"] = row.override;
+      fields["key"] = row.key;
+      fields["calls"] = row.calls;
+      fields["timed"] = row.timed;
+      fields["inside"] = row.inside;
+      fields["captured"] = row.captured;
+      fields["shadowed"] = row.shadowed;
+      fields["ours_us"] = row.ours;
+      fields["comparable"] = row.comparable;
+      fields["comparable_us"] = row.comparable_ours;
+      fields["sampled"] = row.sampled;
+      fields["failed"] = row.failed;
+      fields["error"] = row.error;
+      fields["sum_ours"] = row.sum_ours;
+      fields["sum_upstream"] = row.sum_upstream;
+      fields["sum_ours_ours"] = row.sum_ours_ours;
+      fields["sum_upstream_upstream"] = row.sum_upstream_upstream;
+      fields["sum_ours_upstream"] = row.sum_ours_upstream;
+      rows.push_back(fields);
+    }
+    return rows;
+  });
   // ATEN_EXT_TRACE, and the sessions that the environment started (0: none).
   m.def("watched_by_environment", [] {
-    return std::tuple(watch().trace_variable(), watch().trace_session(), watch().shadow_session());
+    return std::tuple(watch().trace_variable(), watch().trace_session(), watch().shadow_session(),
+                      watch().times_session());
   });
 }

@@ -23,6 +23,26 @@ char route_letter(const ShadowRow& /*row*/) {
   return '0';
 }
 
+// What one session keeps of a kind of row: rows of times have no signature and few keys.
+void merge(TimeRow& into, const TimeRow& row) {
+  into.calls += row.calls;
+  into.timed += row.timed;
+  into.inside += row.inside;
+  into.captured += row.captured;
+  into.shadowed += row.shadowed;
+  into.ours += row.ours;
+  into.comparable += row.comparable;
+  into.comparable_ours += row.comparable_ours;
+  into.sampled += row.sampled;
+  into.failed += row.failed;
+  into.error = into.error.empty() ? row.error : into.error;
+  into.sum_ours += row.sum_ours;
+  into.sum_upstream += row.sum_upstream;
+  into.sum_ours_ours += row.sum_ours_ours;
+  into.sum_upstream_upstream += row.sum_upstream_upstream;
+  into.sum_ours_upstream += row.sum_ours_upstream;
+}
+
 // Rows by what they have in common, at most so many; see Watch::kMaxRows.
 template <class Row>
 class Rows {
@@ -59,6 +79,7 @@ struct Session {
   bool keep_upstream = false;
   Rows<CallRow> calls{};
   Rows<ShadowRow> shadowed{};
+  std::list<TimeRow> times{};
 };
 
 // splitmix64 (Steele, Lea, Flood 2014).
@@ -75,6 +96,10 @@ uint64_t next_random() {
           static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
   state += 0x9E3779B97F4A7C15ull;
   return mix(state);
+}
+
+bool below(uint64_t threshold) {
+  return threshold == std::numeric_limits<uint64_t>::max() || next_random() < threshold;
 }
 
 uint64_t threshold_of(double rate) {
@@ -107,6 +132,7 @@ struct Watch::State {
   std::string trace_variable;
   uint64_t trace_session = 0;
   uint64_t shadow_session = 0;
+  uint64_t times_session = 0;
 
   Session* find(uint64_t id) {
     const auto found = std::find_if(sessions.begin(), sessions.end(), [id](auto& s) { return s.id == id; });
@@ -142,6 +168,9 @@ void Watch::update(State& state) {
   uint32_t wanted = 0;
   for (const Session& session : state.sessions) {
     wanted |= session.kind;
+    if (session.kind == kTimes) {
+      times_threshold_.store(session.threshold, std::memory_order_relaxed);
+    }
     if (session.kind == kShadow) {
       threshold_.store(session.threshold, std::memory_order_relaxed);
       keep_upstream_.store(session.keep_upstream, std::memory_order_relaxed);
@@ -154,14 +183,21 @@ bool Watch::samples() const {
   if ((bits.load(std::memory_order_relaxed) & kShadow) == 0) {
     return false;
   }
-  const uint64_t threshold = threshold_.load(std::memory_order_relaxed);
-  return threshold == std::numeric_limits<uint64_t>::max() || next_random() < threshold;
+  return below(threshold_.load(std::memory_order_relaxed));
 }
 
-uint64_t Watch::start_trace() {
+bool Watch::samples_upstream() const {
+  return below(times_threshold_.load(std::memory_order_relaxed));
+}
+
+bool Watch::upstream_first() const {
+  return (next_random() >> 63) != 0;
+}
+
+uint64_t Watch::start_trace(bool sites) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  s.sessions.push_back({s.next_id, kTrace});
+  s.sessions.push_back({s.next_id, sites ? kTrace | kSites : kTrace});
   update(s);
   return s.next_id++;
 }
@@ -174,7 +210,16 @@ uint64_t Watch::start_shadow(double rate, bool keep_upstream) {
   return s.next_id++;
 }
 
+uint64_t Watch::start_times(double rate) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.sessions.push_back({s.next_id, kTimes, threshold_of(rate)});
+  update(s);
+  return s.next_id++;
+}
+
 void Watch::stop(uint64_t session) {
+  settle();
   State& s = state();
   const std::lock_guard lock(s.mutex);
   s.sessions.remove_if([session](const Session& candidate) { return candidate.id == session; });
@@ -182,11 +227,13 @@ void Watch::stop(uint64_t session) {
 }
 
 void Watch::clear(uint64_t session) {
+  settle();
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (Session* found = s.find(session)) {
     found->calls = {};
     found->shadowed = {};
+    found->times.clear();
   }
 }
 
@@ -204,14 +251,46 @@ std::vector<ShadowRow> Watch::shadowed(uint64_t session) const {
   return found == nullptr ? std::vector<ShadowRow>{} : found->shadowed.copy();
 }
 
+std::vector<TimeRow> Watch::timed(uint64_t session) const {
+  settle();
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  const Session* found = s.find(session);
+  return found == nullptr ? std::vector<TimeRow>{}
+                          : std::vector<TimeRow>(found->times.begin(), found->times.end());
+}
+
+// Outside the mutex: what it calls adds rows.
+void Watch::settle() const {
+  if (auto* const settle = settle_times.load(std::memory_order_acquire)) {
+    settle();
+  }
+}
+
+void Watch::add(const TimeRow& row) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  for (Session& session : s.sessions) {
+    if (session.kind == kTimes) {
+      const auto found = std::find_if(session.times.begin(), session.times.end(), [&](const TimeRow& each) {
+        return each.override == row.override && each.key == row.key;
+      });
+      found == session.times.end() ? session.times.push_back(row) : merge(*found, row);
+    }
+  }
+}
+
 void Watch::add(const CallRow& row) {
   const std::string text =
       row.override + '\n' + row.key + '\n' + route_letter(row) + row.reason + '\n' + row.signature;
   State& s = state();
   const std::lock_guard lock(s.mutex);
   for (Session& session : s.sessions) {
-    if (session.kind == kTrace) {
-      CallRow& found = session.calls.find(text, row);
+    if ((session.kind & kTrace) != 0) {
+      const bool sites = (session.kind & kSites) != 0;
+      CallRow& found = session.calls.find(sites ? text + '\n' + row.site : text, row);
+      found.site = sites && found.signature != kOthers ? row.site : "";
+      found.microseconds += sites ? row.microseconds : 0;
       found.route = row.route;
       found.reason = found.signature == kOthers ? "" : row.reason;
       found.count += row.count;
@@ -256,6 +335,19 @@ std::string Watch::apply_environment() {
              "'";
     }
   }
+  const std::string report = variable("ATEN_EXT_REPORT");
+  uint64_t every = 0;
+  if (!report.empty() && report != "0" && report != "time") {
+    const char* const last = report.data() + report.size();
+    const auto [end, problem] = std::from_chars(report.data(), last, every);
+    if (problem != std::errc() || end != last || every == 0) {
+      return "[aten_ext] ATEN_EXT_REPORT: expected time, or N to time upstream beside one call in N, got '" +
+             report + "'";
+    }
+  }
+  const bool wants_report = !report.empty() && report != "0";
+  const uint64_t times_session =
+      wants_report ? start_times(every == 0 ? 0 : 1 / static_cast<double>(every)) : 0;
   const uint64_t trace_session = trace == "calls" ? start_trace() : 0;
   const uint64_t shadow_session = rate > 0 ? start_shadow(rate, false) : 0;
   State& s = state();
@@ -263,6 +355,7 @@ std::string Watch::apply_environment() {
   s.trace_variable = trace == "0" ? "" : trace;
   s.trace_session = trace_session;
   s.shadow_session = shadow_session;
+  s.times_session = times_session;
   return "";
 }
 
@@ -282,6 +375,12 @@ uint64_t Watch::shadow_session() const {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   return s.shadow_session;
+}
+
+uint64_t Watch::times_session() const {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  return s.times_session;
 }
 
 }  // namespace aten_ext

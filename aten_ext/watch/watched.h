@@ -1,4 +1,4 @@
-// What an entry does out of line while somebody watches: a trace, or shadow mode.
+// What an entry does out of line while somebody watches: a trace, shadow mode, or times.
 #pragma once
 
 #include <c10/macros/Macros.h>
@@ -8,6 +8,7 @@
 #include "watch/profiled.h"
 #include "watch/shadow.h"
 #include "watch/signature.h"
+#include "watch/timed.h"
 
 namespace aten_ext {
 
@@ -29,13 +30,18 @@ C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
     return S::upstream(arguments);
   }
   Override& row = S::row();
+  CallNote note(S::watch());
   const auto trace = [&](Route route, const char* reason) {
     if (S::watch().traces() && !is_internal()) {
+      note.pause();
       const auto boxed = S::unpack(arguments, [](const auto&... each) { return box(each...); });
-      S::watch().add(CallRow{row.name, row.key, route, reason, signature(boxed, S::kNames), 1});
+      note.set(CallRow{row.name, row.key, route, reason, signature(boxed, S::kNames), 1});
     }
   };
+  const bool times = S::watch().times() && !is_internal();
+  const uint64_t began = times ? nanoseconds() : 0;
   const auto decision = decide<S>(arguments);
+  const uint64_t deciding = times ? nanoseconds() - began : 0;
   switch (decision.route) {
     case Route::kDisabled:
       row.counts.add_disabled();
@@ -49,10 +55,14 @@ C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
       break;
   }
   const auto& plan = decision.choice.plan();
-  Ran<typename S::Result> ran =
-      S::watch().samples() && !is_internal() && !S::kPaired && !brings_node<S>(arguments)
-          ? shadowed<S>(arguments, plan)
-          : profiled<S>(arguments, plan);
+  const bool comparable = !is_internal() && !S::kPaired && !brings_node<S>(arguments);
+  const bool shadows = comparable && S::watch().samples();
+  Ran<typename S::Result> ran = shadows ? shadowed<S>(arguments, plan)
+                                : times ? timed<S>(arguments, plan, deciding, comparable)
+                                        : profiled<S>(arguments, plan);
+  if (times && shadows) {
+    count_shadowed(S::watch(), row);
+  }
   if (ran.refused()) {
     trace(Route::kLate, "");
     return late<S>(arguments);

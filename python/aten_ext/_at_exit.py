@@ -1,4 +1,4 @@
-"""What ``ATEN_EXT_TRACE`` and ``ATEN_EXT_SHADOW`` print when the process ends."""
+"""What ``ATEN_EXT_TRACE``, ``ATEN_EXT_SHADOW`` and ``ATEN_EXT_REPORT`` print when the process ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 
-from aten_ext import _C
+from aten_ext import _C, _report
 from aten_ext._registry import is_active
 from aten_ext._shadow import ShadowReport
 from aten_ext._trace import CountsByKey, counts_by_key, summary, traced_calls
@@ -18,7 +18,10 @@ class AtExit:
 
     def __init__(self) -> None:
         """Take over the sessions that the environment started."""
-        self.trace, self.trace_session, self.shadow_session = _C.watched_by_environment()
+        sessions = _C.watched_by_environment()
+        self.trace, self.trace_session, self.shadow_session, self.times_session = sessions
+        if self.times_session:
+            _report.adopt(self.times_session, os.environ.get("ATEN_EXT_REPORT", ""))
         self.since: CountsByKey = {}
         self.forked = False
         path = os.environ.get("ATEN_EXT_TRACE_FILE")
@@ -26,7 +29,7 @@ class AtExit:
 
     def wanted(self) -> bool:
         """Whether there will be anything to print."""
-        return bool(self.trace or self.shadow_session)
+        return bool(self.trace or self.shadow_session or self.times_session)
 
     def after_fork(self) -> None:
         """A forked child reports its own calls, not again those of its parent."""
@@ -34,6 +37,7 @@ class AtExit:
         self.since = counts_by_key()
         for session in filter(None, (self.trace_session, self.shadow_session)):
             _C.clear_watched(session)
+        _report.clear()
 
     def report(self) -> str:
         """The text, of several lines; nothing for a forked child that called no override."""
@@ -50,6 +54,8 @@ class AtExit:
             parts.append("summary\n" + (counts or nothing))
         if self.shadow_session:
             parts.append("shadow\n" + str(ShadowReport(self.shadow_session)))
+        if self.times_session:
+            parts.append("report\n" + str(_report.report()))
         return "".join(f"[aten_ext] process {os.getpid()}: {part}\n" for part in parts)
 
     def print(self) -> None:

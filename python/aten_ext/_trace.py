@@ -9,6 +9,7 @@ from typing import Literal
 
 from aten_ext import _C
 from aten_ext._registry import LATE, Counts
+from aten_ext._site import calling_line
 from aten_ext._tables import table
 
 TracedRoute = Literal["fused", "declined", "disabled", "declined late"]
@@ -32,6 +33,8 @@ class TracedCall:
             hash. Floating-point numbers and what is None are left out. ``"other signatures"`` adds up what
             came after 4096 different rows, by route, whatever the reason.
         count: how many such calls there were.
+        site: the line of the program that made them, ``"file:line"``; empty without ``sites=True``.
+        microseconds: their time on the CPU's clock, from the entry to its return; 0 likewise.
     """
 
     override: str
@@ -40,11 +43,14 @@ class TracedCall:
     reason: str
     signature: str
     count: int
+    site: str = ""
+    microseconds: float = 0.0
 
     def __str__(self) -> str:
         """One line."""
         route = f"{self.route}: {self.reason}" if self.reason else self.route
-        return f"{self.count} x {self.override} {self.key} {route}: {self.signature}"
+        at = f" at {self.site}" if self.site else ""
+        return f"{self.count} x {self.override} {self.key} {route}: {self.signature}{at}"
 
 
 def traced_calls(session: int) -> list[TracedCall]:
@@ -77,16 +83,21 @@ class CallTrace:
 
 
 @contextmanager
-def trace_calls() -> Iterator[CallTrace]:
+def trace_calls(sites: bool = False) -> Iterator[CallTrace]:
     """Write down the shapes, strides, dtypes and route of the calls in a ``with`` block.
 
     Sees the calls of all threads. Rows are per distinct signature and at most 4096, so that memory stays
     bounded. A traced call takes some microseconds longer, more for lists of many tensors.
 
+    Args:
+        sites: also tell apart, and say, which line of the program made the calls, and how long they took.
+
     Yields:
         The :class:`CallTrace`, whose ``rows`` may be read inside the block and after it.
     """
-    trace = CallTrace(_C.start_trace())
+    if sites:
+        _C.set_find_site(calling_line)
+    trace = CallTrace(_C.start_trace(sites))
     try:
         yield trace
     finally:

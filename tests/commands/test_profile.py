@@ -286,7 +286,7 @@ def test_a_module(
     monkeypatch.setattr(sys, "argv", [])
     request = {"script": None, "module": "a_package.program", "arguments": ["--epochs", "1"]}
     assert _worker._exists("a_package.program") and not _worker._exists("a_package.other.program")
-    assert _worker._run(request) == 0
+    assert _worker.run_program(request) == 0
     assert capsys.readouterr().out == "__main__ ['--epochs', '1']\n"
     words = ["profile", "--steps", "3", "-m", "a_package.program", "--epochs", "1"]
     arguments = build_parser().parse_args(words)
@@ -339,7 +339,7 @@ def test_what_a_program_ends_with(
     script = tmp_path / "program.py"
     script.write_text(f"{program}\n")
     monkeypatch.setattr(sys, "argv", [])
-    assert _worker._run({"script": str(script), "module": None, "arguments": ["a", "-b"]}) == code
+    assert _worker.run_program({"script": str(script), "module": None, "arguments": ["a", "-b"]}) == code
     assert said in capsys.readouterr().err
     assert sys.argv == [str(script), "a", "-b"]
 

@@ -144,6 +144,7 @@ def encode_case(result: Result, never_slower: float | None, ceilings: Ceilings |
         "measured": result.measured,
         "missing": dict(result.missing),
         "skipped": result.skipped,
+        "details": dict(result.details) or None,
     }
 
 

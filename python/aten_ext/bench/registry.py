@@ -12,7 +12,7 @@ from aten_ext.bench.case import Case
 OPS: dict[str, str] = {}
 """Op -> the module with its cases, in the order in which they run."""
 COMPILING: list[str] = []
-"""Those that compile for a minute first: measured only when named, or with ``--full``."""
+"""Those that take minutes first, most to compile: measured only when named, or with ``--full``."""
 FOR_DEVELOPERS = ("optimizer_peers", "linear_peers", "inductor_pass", "models")
 """Those that ``scripts/bench`` of the repository adds."""
 
@@ -43,6 +43,7 @@ for _op in (
 ):
     add(_op, f"aten_ext.bench.{_op}")
 add("entry", "aten_ext.bench.entry", compiling=True)
+add("programs", "aten_ext.bench.programs", compiling=True)  # minutes: only when named
 
 
 class CaseModule(Protocol):

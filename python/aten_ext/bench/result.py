@@ -62,6 +62,8 @@ class Result:
     """Times that the case was measured; the samples of all of them are pooled."""
     skipped: str | None = None
     """Why the case was not measured at all."""
+    details: dict[str, object] = field(default_factory=dict)
+    """What else a benchmark of whole programs found."""
     limit_ns: float | None = None
     """For the cost of an entry: the difference that passes, in nanoseconds. It stands in for the ratio."""
 

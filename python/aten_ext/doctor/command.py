@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 
-from aten_ext.doctor import debugger, hardware, installation
+from aten_ext.doctor import debugger, hardware, installation, program
 from aten_ext.doctor.finding import PASSING, Finding, problem
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -21,7 +22,12 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     installation.packages,
     debugger.gdb,
 )
-EXAMPLES = """example: python -m aten_ext doctor --json
+EXAMPLES = """examples:
+  python -m aten_ext doctor --json
+  python -m aten_ext doctor train.py --epochs 1
+
+With a program it also runs that, once, and says what it leaves on the table: notes, which are no fault of the
+installation. What the program prints goes to stderr. python -m aten_ext profile says more of its times.
 
 ok, note       all is well: exit code 0 if there is nothing else
 warning        the kernels run, but a tool or a part is missing, or all overrides are turned off
@@ -34,16 +40,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "doctor",
         help="check the installation, and say what to do where something is wrong",
+        usage="%(prog)s [--json] [SCRIPT [ARGUMENT ...] | -m MODULE [ARGUMENT ...]]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="look at this program, too"
+    )
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="look at this program, too"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what the checks find; 0 if all is well, else 1."""
     findings = list(examine())
+    if arguments.script or arguments.module is not None:
+        code, advice = program.look(arguments)
+        if code:
+            print(f"aten_ext doctor: the program ended with {code}", file=sys.stderr)
+            return code
+        findings += advice
     well = all(finding.level in PASSING for finding in findings)
     if arguments.json:
         document = {"well": well, "findings": [finding.as_json() for finding in findings]}

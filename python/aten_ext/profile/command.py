@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FOLDER",
         help="for off.trace.json.gz, on.trace.json.gz (chrome://tracing, Perfetto) and profile.json "
         "(default: ./aten_ext_profile)",
+    )
+    parser.add_argument(
+        "--no-advice", action="store_true", help="do not watch the program for what it could do otherwise"
     )
     parser.add_argument("--json", action="store_true", help="print profile.json instead of tables")
     parser.add_argument(
@@ -114,25 +117,34 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(sides: dict[str, Any], top: int, folder: Path) -> None:
     from rich.console import Console
 
+    from aten_ext.advice import table
+    from aten_ext.advice.finding import Advice
     from aten_ext.profile import report
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     report.show(console, sides["off"], sides["on"], top)
+    if "advice" in sides["on"]:
+        table.show(console, [Advice.of_json(fields) for fields in sides["on"]["advice"]])
     traces = " and ".join(sides[side]["trace"] for side in SIDES)
     console.print(f"wrote {traces} and {folder / 'profile.json'}", markup=False, soft_wrap=True)
 
 
 def _program(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What to run.
-
-    Raises:
-        CommandError: there is nothing to run, it is not there, or an option is out of range.
-    """
+    """What to run; :class:`CommandError` also where an option is out of range."""
     for option, least in (("steps", 1), ("skip", 1), ("top", 1)):
         if getattr(arguments, option) < least:
             raise CommandError(f"--{option} must be at least {least}, not {getattr(arguments, option)}")
     if not (arguments.seconds > 0 and math.isfinite(arguments.seconds)):
         raise CommandError(f"--seconds must be a positive number, not {arguments.seconds:g}")
+    return program_of(arguments)
+
+
+def program_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The script or module of a command line.
+
+    Raises:
+        CommandError: there is nothing to run, or it is not there.
+    """
     if arguments.module is not None:
         if not arguments.module:
             raise CommandError("-m needs the name of a module")
@@ -162,21 +174,31 @@ def _run_side(
             "steps": arguments.steps,
             "seconds": arguments.seconds,
             "from_start": from_start,
+            "record": True,
+            "advise": side == "on" and not arguments.no_advice,
             "trace": str(folder / f"{side}.trace.json.gz"),
             "result": str(result),
         }
-        # sys.path is handed on: an editable install is found through paths that only this process may know.
-        start = "import sys; sys.path[1:] = sys.path[1:] + [p for p in PATHS if p not in sys.path]\n"
-        start = start.replace("PATHS", repr(_absolute(sys.path)))
-        start += "from aten_ext.profile._worker import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", start, json.dumps(request)],
-            env=environment,
-            stdout=2,  # stdout is for the result
-            check=False,
-        )
-        code = done.returncode if done.returncode >= 0 else 128 - done.returncode
-        return code, json.loads(result.read_text()) if result.exists() else None
+        return start_worker(request, environment)
+
+
+def start_worker(
+    request: dict[str, Any], environment: Mapping[str, str]
+) -> tuple[int, dict[str, Any] | None]:
+    """Run a program in a process of its own: its exit status as a shell has it, and what it left, if so."""
+    # sys.path is handed on: an editable install is found through paths that only this process may know.
+    start = "import sys; sys.path[1:] = sys.path[1:] + [p for p in PATHS if p not in sys.path]\n"
+    start = start.replace("PATHS", repr(_absolute(sys.path)))
+    start += "from aten_ext.profile._worker import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", start, json.dumps(request)],
+        env=environment,
+        stdout=2,  # stdout is for the result
+        check=False,
+    )
+    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    result = Path(request["result"])
+    return code, json.loads(result.read_text()) if result.exists() else None
 
 
 def _absolute(paths: Sequence[str]) -> list[str]:

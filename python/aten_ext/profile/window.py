@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from aten_ext.advice.observe import Observer
+
 INTERRUPT = signal.SIGVTALRM
 """Never sent: the number of the handler that Python is asked to run in the main thread."""
 
@@ -29,11 +31,21 @@ INTERRUPT = signal.SIGVTALRM
 class Window:
     """Records one stretch of the process that it is in; start it in the main thread, outside any range."""
 
-    def __init__(self, skip: int, steps: int, seconds: float, from_start: bool = False) -> None:
+    def __init__(
+        self,
+        skip: int,
+        steps: int,
+        seconds: float,
+        from_start: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
         """Leave out ``skip`` steps, at least one, then record ``steps``, or fewer that fill ``seconds``.
 
-        With ``from_start`` record from now on, for ``seconds``, whatever steps there are.
+        With ``from_start`` record from now on, for ``seconds``, whatever steps there are. An ``observer``
+        watches before and after the record, where it disturbs no time; of a program recorded from its start,
+        during it.
         """
+        self._observer = observer
         self._skip, self._wanted, self._seconds = skip, steps, seconds
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
         self._recording = False
@@ -59,6 +71,8 @@ class Window:
         # (https://github.com/pytorch/pytorch/pull/100441); and the first use takes longest.
         with torch.profiler.profile(acc_events=True):
             pass
+        if self._observer is not None:
+            self._observer.start()
         register_optimizer_step_post_hook(self._stepped)
         if self.from_start:
             # Only the thread that has started a record can end it, and this one is busy with the program.
@@ -92,6 +106,8 @@ class Window:
 
         import aten_ext
 
+        if self._observer is not None and not self.from_start:
+            self._observer.stop()
         # There is one cycle; without this torch 2.11 warns that events of earlier ones are lost.
         self.profile = torch.profiler.profile(acc_events=True)
         _synchronize()
@@ -108,6 +124,8 @@ class Window:
         self.duration = time.perf_counter() - self._began
         self.counts = _counts()
         self.profile.stop()
+        if self._observer is not None:
+            self._observer.start()
 
 
 def _synchronize() -> None:

@@ -1,0 +1,74 @@
+"""``bench programs``: every program that needs torch alone runs, and says what overrides did in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import aten_ext
+from aten_ext.__main__ import main
+from aten_ext.bench import program_zoo, programs, registry
+from aten_ext.bench.case import Settings
+
+OWN = ("attention seq2seq", "DeepSpeech 2", "AWD-LSTM", "PPO with a GRU", "PPO with an LSTM, CleanRL's loop")
+
+
+def test_names_kinds_and_sizes() -> None:
+    names = [case.label for case in programs.cases("cuda", False)]
+    assert len(set(names)) == len(names) and "Qwen2.5 0.5B decode B=8 inference bfloat16" in names
+    assert "GPT-2 124M training float32" in names and "Whisper tiny decode training float32" not in names
+    assert all(" reduced " in case.label for case in programs.cases("cpu", False))
+    assert [case.label for case in programs.cases("cpu", True)] == names
+    assert "programs" in registry.OPS and "programs" not in registry.chosen([], full=False)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_step_changes_with_the_overrides_in_nothing_but_kernels(name: str) -> None:
+    program = next(program for program in program_zoo.PROGRAMS if program.name == name)
+    answers = []
+    aten_ext.reset_counts()
+    for enabled in (False, True):
+        torch.manual_seed(0)
+        model, forward, loss_of = program.build(True, "cpu", torch.float32)
+        with aten_ext.disabled() if not enabled else torch.enable_grad():
+            model.eval()
+            loss = loss_of(forward())
+            loss.backward()
+            answers.append((loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+    assert answers[0][0] == pytest.approx(answers[1][0], rel=1e-4)
+    for theirs, ours in zip(answers[0][1], answers[1][1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_route_share_and_json(tmp_path: Path) -> None:
+    file = tmp_path / "programs.json"
+    command = ["bench", "programs", "--device", "cpu", "--seconds", "0.01", "--json", str(file)]
+    assert main([*command, "--filter", "PPO with a GRU reduced"]) == 0
+    training, inference = json.loads(file.read_text())["cases"]
+    assert training["details"]["ran"]["_fused_adamw_"] == 1 and training["route"].startswith("fused: ")
+    assert "_fused_adamw_" not in inference["details"]["ran"]
+    assert 0 < training["details"]["share_touched"] <= 1 and "% of the time" in training["route"]
+    assert training["ratio"] > 0 and training["checked"] == ["wall"]
+
+
+def test_a_missing_or_broken_library_is_skipped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = programs.cases("cpu", False)[0]
+
+    def missing(*_: object) -> program_zoo.Made:
+        program_zoo._library("no_such_package.models", "X")
+        raise AssertionError
+
+    def broken(*_: object) -> program_zoo.Made:
+        raise TypeError("no such option\nand more")
+
+    for build, said in (
+        (missing, "needs the package no_such_package: pip install no_such_package"),
+        (broken, "TypeError: no such option"),
+    ):
+        program = replace(program_zoo.PROGRAMS[0], build=build)
+        result = programs._measure(program, "training", True, case, Settings("cpu", 0.01))
+        assert result.skipped == said and result.clocks == {}
