@@ -64,7 +64,7 @@ def test_real_models() -> None:
     assert 0.35 * len(drawn) < of_models < 0.65 * len(drawn)
 
 
-@pytest.mark.parametrize("family", ["cat", "fused_adam"])
+@pytest.mark.parametrize("family", ["cat", "fused_adam", "rnn_cpu"])
 def test_cases_run(family: str) -> None:
     """On a CPU, the smaller ones; a call can be made again."""
     ran = 0
