@@ -62,6 +62,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_LAYERS}::test_lstm_on_one_thread",),
     ),
     (
+        "rnn on CPU: an LSTM on one thread is taken with any input",
+        f"{_FOLDER}/threads.cpp",
+        "<= kRates.short_lstm_input",
+        "<= 1e30",
+        (f"{_LAYERS}::test_lstm_on_one_thread",),
+    ),
+    (
+        "rnn on CPU: large steps of a plain RNN of bfloat16 are taken",
+        f"{_FOLDER}/threads.cpp",
+        "if (gates_of(work.cell) == 1 &&",
+        "if (false && gates_of(work.cell) == 1 &&",
+        (f"{_TESTS}/test_bfloat16.py::test_large_steps_of_a_packed_sequence_are_upstreams",),
+    ),
+    (
         "rnn on CPU: batch sizes may grow",
         f"{_FOLDER}/run.cpp",
         "(t > 0 && in.rows[t] > in.rows[t - 1])",

@@ -221,9 +221,12 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
       }
       if (wants_input) {
         const at::Tensor of_direction =
-            product(sum_parts(plan), input_gates, as_factor(params[0], plan.bfloat16)).to(at::kFloat);
+            product(sum_parts(plan), input_gates, as_factor(params[0], plan.bfloat16));
         grad = grad.defined() ? grad.add_(of_direction) : of_direction;
       }
+    }
+    if (l > 0) {
+      grad = wide(grad);
     }
     if (masked) {
       grad = grad.mul_(saved.noise[l - 1]);

@@ -77,6 +77,9 @@ const char* decline_cell(const CellArguments& a) {
   if (const char* reason = decline_shapes(a)) {
     return reason;
   }
+  if (dtype == at::kBFloat16 && gates_of(a.cell) == 1) {
+    return "RNN cell of bfloat16, two operators beside its products";
+  }
   if (at::autocast::is_autocast_enabled(at::kCPU)) {
     return "autocast";
   }

@@ -148,15 +148,16 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
     return "LSTM in inference, which oneDNN runs";
   }
   const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
-  const RnnWork work{a.cell, plan.directions, steps, a.states[0].size(1), a.states[0].size(2), plan.bfloat16};
+  const RnnWork work{a.cell,        plan.directions, steps, a.states[0].size(1), a.states[0].size(2),
+                     plan.bfloat16, a.data.size(-1)};
   plan.threads = share_work(work);
   if (a.cell == RnnCell::Lstm && !plan.packed && !beats_onednn(work, plan.threads)) {
     return "LSTM on one thread, which oneDNN runs as fast";
   }
   // The GEMM before a step takes rows that lie one behind another: those of all steps, or none.
   const bool uneven = plan.packed && a.data.size(0) != steps * work.batch;
-  if (uneven && !beats_narrow_products(work, plan.threads)) {
-    return "packed sequence of bfloat16, whose products are faster in 16 bits";
+  if (!beats_narrow_products(work, plan.threads, /*gemm=*/!uneven)) {
+    return "steps of bfloat16, whose products are faster in 16 bits";
   }
   plan.panels = uneven || is_worth_packing(work, plan.threads);
   return plan;

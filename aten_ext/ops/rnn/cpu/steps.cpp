@@ -1,6 +1,5 @@
 #include "ops/rnn/cpu/steps.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include "ops/rnn/cpu/product.h"
