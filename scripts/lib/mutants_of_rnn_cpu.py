@@ -174,6 +174,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_OF_CELLS}::test_modules_and_strides",),
     ),
     (
+        "cells on CPU: an LSTM's of bfloat16 are taken",
+        _CELLS,
+        "dtype == at::kBFloat16 && a.cell != RnnCell::Gru",
+        "false",
+        (f"{_OF_CELLS}::test_values",),
+    ),
+    (
         "cells on CPU: products that autocast would make are made here",
         _CELLS,
         "if (at::autocast::is_autocast_enabled(at::kCPU)) {",

@@ -77,8 +77,8 @@ const char* decline_cell(const CellArguments& a) {
   if (const char* reason = decline_shapes(a)) {
     return reason;
   }
-  if (dtype == at::kBFloat16 && gates_of(a.cell) == 1) {
-    return "RNN cell of bfloat16, two operators beside its products";
+  if (dtype == at::kBFloat16 && a.cell != RnnCell::Gru) {
+    return "cell of bfloat16 other than a GRU's";
   }
   if (at::autocast::is_autocast_enabled(at::kCPU)) {
     return "autocast";

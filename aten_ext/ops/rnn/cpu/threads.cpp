@@ -24,7 +24,7 @@ struct Rates {
   double barrier = 2500;              // all threads meet
   double blas_call = 4000;            // a GEMM of ATen's beside its work
   double worth_thread = 8000;         // less is not worth waking a thread for
-  double short_lstm_step = 100e3;  // multiply-adds of a step, up to which ours beats oneDNN's on one thread
+  double short_lstm_step = 60e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
   double short_lstm_input = 12e6;  // and of the projection of its input
   double l2_bytes = 768 * 1024;
   int64_t rows_of_part = 4;  // fewer rows share a row of a panel badly

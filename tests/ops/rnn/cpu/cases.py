@@ -114,7 +114,7 @@ def assert_route(case: Case) -> None:
         assert_ran(case.name)
         return
     projection = case.steps * case.batch * case.inputs * 4 * case.hidden
-    assert case.batch * 4 * case.hidden**2 > 100_000 or projection > 12e6
+    assert case.batch * 4 * case.hidden**2 > 60_000 or projection > 12e6
     assert aten_ext.counts("CPU")[case.name].ran == 0
 
 
