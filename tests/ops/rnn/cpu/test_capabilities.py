@@ -22,7 +22,7 @@ for cell in CELLS:
     for case in (
         Case(cell, 6, 7, 9, 45, layers=2, bidirectional=True),
         Case(cell, 9, 20, 5, 70, lengths=(9,) * 7 + (4,) * 12 + (1,)),
-        Case(cell, 2, 3, 5, 90),
+        Case(cell, 2, 3, 5, 70),
     ):
         aten_ext.reset_counts()
         ours = with_gradients(case)
