@@ -73,7 +73,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         f"{_FOLDER}/threads.cpp",
         "if (gates_of(work.cell) == 1 &&",
         "if (false && gates_of(work.cell) == 1 &&",
-        (f"{_TESTS}/test_bfloat16.py::test_large_steps_of_a_packed_sequence_are_upstreams",),
+        (f"{_TESTS}/test_bfloat16.py::test_steps_that_upstream_multiplies_faster",),
     ),
     (
         "rnn on CPU: batch sizes may grow",

@@ -159,8 +159,15 @@ def test_output_may_be_written_to() -> None:
 
 
 @pytest.mark.skipif(not MULTIPLIES, reason="a processor that does not multiply bfloat16")
-def test_large_steps_of_a_packed_sequence_are_upstreams() -> None:
-    case = Case("rnn_tanh", 3, 96, 40, 1100, lengths=(3,) * 50 + (2,) * 46)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("rnn_tanh", 3, 96, 40, 1100, lengths=(3,) * 50 + (2,) * 46),
+        Case("rnn_tanh", 3, 4, 5, 16),
+    ],
+    ids=str,
+)
+def test_steps_that_upstream_multiplies_faster(case: Case) -> None:
     module, tensors = case.module(BF16), case.tensors(BF16)
     aten_ext.reset_counts()
     with torch.no_grad():
