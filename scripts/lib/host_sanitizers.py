@@ -104,7 +104,7 @@ def compiler_file(name: str) -> str:
 
 
 def harnesses(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> None:
-    """The registry and the kernel under std::thread: instrumented to the last byte, no torch, no Python."""
+    """The registry and the kernels under std::thread: instrumented to the last byte, no torch, no Python."""
     common = [COMPILER, "-std=c++20", "-O1", "-g", *sanitizer.flags, "-pthread", "-I", ROOT / "aten_ext"]
     avx2 = [
         "-mavx2",
@@ -122,6 +122,14 @@ def harnesses(kind: Kind, sanitizer: Sanitizer, environment: dict[str, str]) -> 
             torch_include(),
             HERE / "kernel_threads.cpp",
             ROOT / "aten_ext/ops/optimizer/cpu/fused_adam_kernel.cpp",
+        ],
+        "recurrent_kernels": [
+            *avx2,
+            "-isystem",
+            torch_include(),
+            HERE / "rnn_threads.cpp",
+            ROOT / "aten_ext/ops/rnn/cpu/forward_kernel.cpp",
+            ROOT / "aten_ext/ops/rnn/cpu/backward_kernel.cpp",
         ],
     }
     for name, sources in programs.items():

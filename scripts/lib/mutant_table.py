@@ -15,6 +15,7 @@ import mutants_of_gru
 import mutants_of_linear
 import mutants_of_registry
 import mutants_of_rnn_backward
+import mutants_of_rnn_cpu
 import mutants_of_step_kernels
 import mutants_of_step_rules
 import mutants_of_watch
@@ -47,6 +48,7 @@ MUTANTS: list[Mutant] = [
         mutants_of_cat.ROWS,
         mutants_of_gru.ROWS,
         mutants_of_rnn_backward.ROWS,
+        mutants_of_rnn_cpu.ROWS,
         mutants_of_linear.ROWS,
         mutants_of_watch.ROWS,
         mutants_of_registry.ROWS,

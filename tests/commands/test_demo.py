@@ -232,10 +232,14 @@ def test_twins_start_alike_and_take_turns(entries: list[data.Entry]) -> None:
 
 def test_missing_runs_says_why() -> None:
     (name,) = result.EXPECTED
-    fine = {name: aten_ext.Counts(ran=1, disabled=1, declined={"sparse": 1})}
-    never = {name: aten_ext.Counts(ran=0, disabled=7, declined={})}
-    declined = {name: aten_ext.Counts(ran=0, disabled=7, declined={"complex": 3})}
+    layers = {"gru.input": aten_ext.Counts(ran=1, disabled=1, declined={})}
+    fine = layers | {name: aten_ext.Counts(ran=1, disabled=1, declined={"sparse": 1})}
+    never = layers | {name: aten_ext.Counts(ran=0, disabled=7, declined={})}
+    declined = layers | {name: aten_ext.Counts(ran=0, disabled=7, declined={"complex": 3})}
     assert result.missing_runs(fine, "CPU") == []
+    assert result.missing_runs(fine | {"gru.input": never[name]}, "CPU") == [
+        "gru.input was expected to run and did not: it was never called"
+    ]
     assert "never called" in result.missing_runs(never, "CPU")[0]
     assert "3 x complex" in result.missing_runs(declined, "CPU")[0]
     assert "no kernel of it for XPU" in result.missing_runs(declined, "XPU")[0]
@@ -307,6 +311,9 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     for text in ("held-out loss", "phoneme error rate", "optimizer.step()", "_fused_adamw_", "ratio"):
         assert text in done.stdout
     assert "warning" not in done.stdout
+    *_, summary, _, written = done.stdout.splitlines()
+    assert summary.startswith("A training step: ") and "x; training loss " in summary
+    assert written.startswith("wrote ")
 
 
 @pytest.mark.gpu

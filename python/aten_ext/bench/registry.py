@@ -39,6 +39,7 @@ for _op in (
     "cat",
     "gru",
     "rnn_training",
+    "rnn_cpu",
     "linear",
 ):
     add(_op, f"aten_ext.bench.{_op}")

@@ -21,8 +21,18 @@ def show(console: Console, result: Result) -> None:
     for table in (_counts(result), _words(result)):
         console.print()
         console.print(table)
+    console.print(f"\n{_summary(result)}", highlight=False, soft_wrap=True)
     for line in result.warnings:
         console.print(Text(f"warning: {line}", style="bold red"), soft_wrap=True)
+
+
+def _summary(result: Result) -> str:
+    """The outcome in one line."""
+    losses = (statistics.median(twin.train_losses[-25:]) for twin in (result.upstream, result.aten_ext))
+    return (
+        f"A training step: {result.upstream.step_ms:.1f} ms upstream, {result.aten_ext.step_ms:.1f} ms "
+        f"aten_ext, {result.ratio('step_ms'):.2f}x; training loss {' and '.join(f'{x:.4f}' for x in losses)}."
+    )
 
 
 def _table(title: str, *columns: str, text_columns: int = 1) -> Table:

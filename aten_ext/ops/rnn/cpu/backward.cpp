@@ -5,40 +5,22 @@
 #include <ATen/ops/mm.h>
 
 #include <cstring>
+#include <iterator>
+#include <optional>
 
 #include "ops/rnn/cpu/call.h"
 #include "ops/rnn/cpu/product.h"
+#include "ops/rnn/cpu/steps.h"
 #include "ops/rnn/cpu/threads.h"
 
 namespace aten_ext::cpu {
 namespace {
 
-// Below this many elements of gates a pass over them stays on one thread.
-constexpr int64_t kGatesOfThread = 16384;
-
-at::Tensor packed_weights(const CpuRnnPlan& plan, const at::Tensor& w_hh) {
-  const RnnKernels& kernels = rnn_kernels();
-  const int64_t hidden = w_hh.size(1);
-  const int64_t blocks = kernels.backward_blocks(hidden);
-  at::Tensor panels = at::empty({blocks * kernels.backward_block_size(plan.cell, hidden)}, w_hh.options());
-  const float* const from = w_hh.const_data_ptr<float>();
-  float* const to = panels.mutable_data_ptr<float>();
-  const auto pack = [&](int64_t begin, int64_t end) {
-    kernels.pack_backward(plan.cell, from, hidden, to, {begin, end});
-  };
-  if (plan.threads.parts == 0) {
-    pack(0, blocks);
-  } else {
-    at::parallel_for(0, blocks, 1, pack);
-  }
-  return panels;
-}
-
 // One direction of a layer, with the arrays that the steps back fill.
 struct Direction {
   RnnBackward p;
-  at::Tensor weights;  // panels, or w_hh
-  at::Tensor product;
+  at::Tensor panels;
+  std::optional<StepProduct> product;  // where W_hh is not packed
   at::Tensor input_gates, hidden_gates;
 };
 
@@ -73,47 +55,42 @@ void run_products(const CpuRnnPlan& plan, std::vector<Direction>& layer, bool fi
   const RnnSteps& steps = layer[0].p.steps;
   const int64_t hidden = layer[0].p.hidden;
   const int64_t blocks = kernels.backward_blocks(hidden);
-  const int64_t grain = std::max<int64_t>(1, kGatesOfThread / (gates_of(plan.cell) * hidden));
   // Position `count` is the first state.
   for (int64_t position = 0; position < steps.count + (first_states ? 1 : 0); ++position) {
     for (Direction& d : layer) {
       if (position > 0) {
         const int64_t from = steps.offsets[time_of(d.p, position - 1)];
-        at::mm_out(d.product, d.hidden_gates.narrow(0, from, steps.batch), d.weights);
+        d.product->make(d.hidden_gates.narrow(0, from, steps.batch));
       }
     }
-    at::parallel_for(0, plan.directions * steps.batch, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t d = begin / steps.batch; d * steps.batch < end; ++d) {
-        const RnnBackward& p = layer[d].p;
-        const int64_t row = d * steps.batch;
-        const RnnRange rows{std::max(begin - row, int64_t{0}), std::min(end - row, steps.batch)};
-        if (position < steps.count) {
-          kernels.backward_step(p, time_of(p, position), rows, {0, blocks});
-        } else {
-          kernels.backward_first(p, rows, {0, blocks});
-        }
+    for_rows(plan.directions, steps.batch, gates_of(plan.cell) * hidden, [&](int64_t d, RnnRange rows) {
+      const RnnBackward& p = layer[d].p;
+      if (position < steps.count) {
+        kernels.backward_step(p, time_of(p, position), rows, {0, blocks});
+      } else {
+        kernels.backward_first(p, rows, {0, blocks});
       }
     });
   }
 }
 
-// The sum over all steps of (gradient of h's product) x (state before the step).
-at::Tensor grad_w_hh(const SumParts& parts, const Direction& d, const at::Tensor& states,
-                     const at::Tensor& first_state) {
-  const RnnBackward& p = d.p;
+// The sum over all steps of (gradient of h's product) x (state before the step). `gates`, `states`: as
+// products take them.
+at::Tensor grad_w_hh(const CpuRnnPlan& plan, const RnnBackward& p, const at::Tensor& gates,
+                     const at::Tensor& states, const at::Tensor& first_state) {
   const RnnSteps& steps = p.steps;
-  if (steps.total == steps.count * steps.batch) {
+  if (steps.total == steps.count * steps.batch && !plan.bfloat16) {
     const int64_t others = steps.total - steps.batch;
-    const at::Tensor of_first = d.hidden_gates.narrow(0, p.reverse ? others : 0, steps.batch);
+    const at::Tensor of_first = gates.narrow(0, p.reverse ? others : 0, steps.batch);
     if (others == 0) {
       return at::mm(of_first.t(), first_state);
     }
-    const at::Tensor of_others = d.hidden_gates.narrow(0, p.reverse ? 0 : steps.batch, others);
+    const at::Tensor of_others = gates.narrow(0, p.reverse ? 0 : steps.batch, others);
     at::Tensor sum =
-        gradient_product(parts, of_others, states.narrow(0, p.reverse ? steps.batch : 0, others));
+        gradient_product(sum_parts(plan), of_others, states.narrow(0, p.reverse ? steps.batch : 0, others));
     return sum.addmm_(of_first.t(), first_state);
   }
-  at::Tensor before = at::empty({steps.total, p.hidden}, states.options());
+  at::Tensor before = at::empty({steps.total, p.hidden}, states.options().dtype(at::kFloat));
   float* const to = before.mutable_data_ptr<float>();
   for (int64_t t = 0; t < steps.count; ++t) {
     const int64_t from = p.reverse ? t + 1 : t - 1;
@@ -124,7 +101,7 @@ at::Tensor grad_w_hh(const SumParts& parts, const Direction& d, const at::Tensor
       std::memcpy(to + (steps.offsets[t] + row) * p.hidden, state, sizeof(float) * p.hidden);
     }
   }
-  return gradient_product(parts, d.hidden_gates, before);
+  return gradient_product(sum_parts(plan), gates, as_factor(before, plan.bfloat16));
 }
 
 const float* data_or_null(const at::Tensor& t) {
@@ -141,17 +118,23 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
   const int64_t gates = gates_of(plan.cell) * hidden;
   const int64_t of_state = steps.batch * hidden;
   const bool lstm = plan.cell == RnnCell::Lstm;
-  const auto options = in.x.options();
+  const at::ScalarType dtype = in.x.scalar_type();
+  const auto options = in.x.options().dtype(at::kFloat);
+  const RnnKernels& kernels = rnn_kernels();
+  const auto wide = [](const at::Tensor& t) { return t.defined() ? t.to(at::kFloat) : t; };
+  std::vector<at::Tensor> first_states, grad_last;
+  std::transform(in.states.begin(), in.states.end(), std::back_inserter(first_states), wide);
+  std::transform(grad_states.begin(), grad_states.end(), std::back_inserter(grad_last), wide);
   RnnGradients out;
   out.params.resize(in.params.size());
   out.states.resize(in.states.size());
   for (size_t i = 0; i < in.states.size(); ++i) {
     // That of an LSTM's cell state is what the steps carry.
     if (wanted.states[i] || i == 1) {
-      out.states[i] = at::empty_like(in.states[i], at::MemoryFormat::Contiguous);
+      out.states[i] = at::empty_like(first_states[i], at::MemoryFormat::Contiguous);
     }
   }
-  at::Tensor grad = grad_y;
+  at::Tensor grad = wide(grad_y);
   for (int64_t l = plan.layers - 1; l >= 0; --l) {
     std::vector<Direction> layer(plan.directions);
     for (int d = 0; d < plan.directions; ++d) {
@@ -164,23 +147,24 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
       p.steps = steps;
       const at::Tensor& w_hh = params_of(in.params, plan, index)[1];
       if (plan.panels) {
-        direction.weights = packed_weights(plan, w_hh);
-        p.weights.panels = direction.weights.const_data_ptr<float>();
+        direction.panels = pack_panels(plan.threads, w_hh, kernels.backward_blocks(hidden),
+                                       kernels.backward_block_size(plan.cell, hidden),
+                                       [&](auto... a) { kernels.pack_backward(plan.cell, a...); });
+        p.weights.panels = direction.panels.const_data_ptr<float>();
       } else {
-        direction.weights = w_hh;
-        direction.product = at::empty({steps.batch, hidden}, options);
-        p.weights.product = direction.product.const_data_ptr<float>();
+        direction.product.emplace(w_hh, steps.batch);
+        p.weights.product = direction.product->data();
       }
       p.states = saved.layers[l].const_data_ptr<float>() + d * hidden;
       p.states_row = plan.directions * hidden;
       p.grad_output = grad.defined() ? grad.const_data_ptr<float>() + d * hidden : nullptr;
       p.kept = kept_of(plan.cell) > 0 ? saved.kept[index].const_data_ptr<float>() : nullptr;
-      p.first_state = in.states[0].const_data_ptr<float>() + index * of_state;
-      p.grad_last_state = data_or_null(grad_states[0]);
+      p.first_state = first_states[0].const_data_ptr<float>() + index * of_state;
+      p.grad_last_state = data_or_null(grad_last[0]);
       p.grad_last_state += p.grad_last_state != nullptr ? index * of_state : 0;
       if (lstm) {
-        p.first_cell = in.states[1].const_data_ptr<float>() + index * of_state;
-        p.grad_last_cell = data_or_null(grad_states[1]);
+        p.first_cell = first_states[1].const_data_ptr<float>() + index * of_state;
+        p.grad_last_cell = data_or_null(grad_last[1]);
         p.grad_last_cell += p.grad_last_cell != nullptr ? index * of_state : 0;
         p.carried = out.states[1].mutable_data_ptr<float>() + index * of_state;
       }
@@ -207,43 +191,55 @@ RnnGradients backward_layers(const RnnInputs& in, const CpuRnnPlan& plan, const 
 
     const bool masked = l > 0 && !saved.noise.empty();
     const bool wants_input = l > 0 || wanted.x;
-    at::Tensor x = l == 0 ? in.x : masked ? saved.layers[l - 1].mul(saved.noise[l - 1]) : saved.layers[l - 1];
+    at::Tensor x = l == 0 ? in.x : saved.layers[l - 1].to(dtype);
+    x = as_factor(masked ? x.mul(saved.noise[l - 1]) : x, plan.bfloat16);
     grad = at::Tensor();
     for (int d = 0; d < plan.directions; ++d) {
       const int64_t index = l * plan.directions + d;
       const at::Tensor* const params = params_of(in.params, plan, index);
       const int64_t at = params - in.params.data();
       const Direction& direction = layer[d];
+      const at::Tensor input_gates = as_factor(direction.input_gates, plan.bfloat16);
       if (wanted.params[at]) {
-        out.params[at] = gradient_product(sum_parts(plan), direction.input_gates, x);
+        out.params[at] = gradient_product(sum_parts(plan), input_gates, x).to(dtype);
       }
       if (wanted.params[at + 1]) {
+        const at::Tensor hidden_gates =
+            plan.cell == RnnCell::Gru ? as_factor(direction.hidden_gates, plan.bfloat16) : input_gates;
         out.params[at + 1] =
-            grad_w_hh(sum_parts(plan), direction, saved.layers[l].narrow(1, d * hidden, hidden),
-                      in.states[0].select(0, index));
+            grad_w_hh(plan, direction.p, hidden_gates, saved.layers[l].narrow(1, d * hidden, hidden),
+                      first_states[0].select(0, index))
+                .to(dtype);
       }
       if (plan.biases && wanted.params[at + 2]) {
-        out.params[at + 2] = direction.input_gates.sum(0);
+        out.params[at + 2] = direction.input_gates.sum(0).to(dtype);
       }
       if (plan.biases && wanted.params[at + 3]) {
         out.params[at + 3] = plan.cell != RnnCell::Gru && wanted.params[at + 2]
                                  ? out.params[at + 2].clone()
-                                 : direction.hidden_gates.sum(0);
+                                 : direction.hidden_gates.sum(0).to(dtype);
       }
       if (wants_input) {
-        const at::Tensor of_direction = product(sum_parts(plan), direction.input_gates, params[0]);
+        const at::Tensor of_direction =
+            product(sum_parts(plan), input_gates, as_factor(params[0], plan.bfloat16));
         grad = grad.defined() ? grad.add_(of_direction) : of_direction;
       }
+    }
+    if (l > 0) {
+      grad = wide(grad);
     }
     if (masked) {
       grad = grad.mul_(saved.noise[l - 1]);
     }
   }
   if (wanted.x) {
-    out.x = grad;
+    out.x = grad.to(dtype);
   }
   if (lstm && !wanted.states[1]) {
     out.states[1] = at::Tensor();
+  }
+  for (at::Tensor& t : out.states) {
+    t = t.defined() ? t.to(dtype) : t;
   }
   return out;
 }

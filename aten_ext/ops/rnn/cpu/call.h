@@ -42,6 +42,7 @@ struct CpuRnnPlan {
   bool packed = false;
   bool differentiated = false;  // an autograd node is wanted
   bool panels = false;          // W_hh is packed; otherwise a GEMM before each step makes its product
+  bool bfloat16 = false;        // the tensors'; states and gates are float32 within the call
   double dropout = 0;           // between layers; 0 where there is none
   RnnThreads threads;
 
@@ -98,6 +99,10 @@ inline const SumParts& sum_parts(const CpuRnnPlan& plan) {
 }
 
 const RnnKernels& rnn_kernels();
+bool has_rnn_kernels();
+
+// Whether products of float32 may be made of 16 bits, by a flag of torch's.
+bool has_less_precision();
 
 Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a);
 

@@ -66,8 +66,8 @@ const char* decline(const RnnArguments& a) {
   if (!a.data.defined()) {
     return "undefined tensor";
   }
-  if (a.data.scalar_type() != at::kFloat) {
-    return "dtype other than float32";
+  if (a.data.scalar_type() != at::kFloat && a.data.scalar_type() != at::kBFloat16) {
+    return "dtype other than float32, bfloat16";
   }
   if (const char* reason = decline_tensor(a.data, a.data)) {
     return reason;
@@ -105,15 +105,20 @@ const char* decline(const RnnArguments& a) {
   if (at::autocast::is_autocast_enabled(at::kCPU)) {
     return "autocast";
   }
-  const auto precision =
-      at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
-  if (precision != at::Float32Precision::NONE && precision != at::Float32Precision::IEEE) {
-    return "products of float32 in less precision";
-  }
-  return nullptr;
+  return has_less_precision() ? "products of float32 in less precision" : nullptr;
 }
 
 }  // namespace
+
+bool has_less_precision() {
+  const auto precision =
+      at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+  return precision != at::Float32Precision::NONE && precision != at::Float32Precision::IEEE;
+}
+
+bool has_rnn_kernels() {
+  return kernels_of_machine() != nullptr;
+}
 
 const RnnKernels& rnn_kernels() {
   return *kernels_of_machine();
@@ -135,17 +140,25 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
       c10::GradMode::is_enabled() &&
       (is_differentiable(a.data) || std::any_of(a.states.begin(), a.states.end(), is_differentiable) ||
        std::any_of(a.params.begin(), a.params.end(), is_differentiable));
+  plan.bfloat16 = a.data.scalar_type() == at::kBFloat16;
+  if (a.cell == RnnCell::Lstm && !plan.packed && plan.bfloat16) {
+    return "LSTM of bfloat16, which oneDNN runs";
+  }
   if (a.cell == RnnCell::Lstm && !plan.packed && !plan.differentiated) {
     return "LSTM in inference, which oneDNN runs";
   }
   const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
-  const RnnWork work{a.cell, plan.directions, steps, a.states[0].size(1), a.states[0].size(2)};
+  const RnnWork work{a.cell,        plan.directions, steps, a.states[0].size(1), a.states[0].size(2),
+                     plan.bfloat16, a.data.size(-1)};
   plan.threads = share_work(work);
   if (a.cell == RnnCell::Lstm && !plan.packed && !beats_onednn(work, plan.threads)) {
     return "LSTM on one thread, which oneDNN runs as fast";
   }
   // The GEMM before a step takes rows that lie one behind another: those of all steps, or none.
   const bool uneven = plan.packed && a.data.size(0) != steps * work.batch;
+  if (!beats_narrow_products(work, plan.threads, /*gemm=*/!uneven)) {
+    return "steps of bfloat16, whose products are faster in 16 bits";
+  }
   plan.panels = uneven || is_worth_packing(work, plan.threads);
   return plan;
 }

@@ -2,45 +2,23 @@
 // steps, then the steps.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
 
 #include "ops/rnn/cpu/call.h"
 #include "ops/rnn/cpu/product.h"
+#include "ops/rnn/cpu/steps.h"
 #include "ops/rnn/cpu/threads.h"
 
 namespace aten_ext::cpu {
 namespace {
 
-// Below this many elements of gates a pass over them stays on one thread.
-constexpr int64_t kGatesOfThread = 16384;
-
-at::Tensor packed_weights(const CpuRnnPlan& plan, const at::Tensor& w_hh) {
-  const RnnKernels& kernels = rnn_kernels();
-  const int64_t hidden = w_hh.size(1);
-  const int64_t blocks = kernels.forward_blocks(plan.cell, hidden);
-  at::Tensor panels = at::empty({blocks * kernels.forward_block_size(plan.cell, hidden)}, w_hh.options());
-  const float* const from = w_hh.const_data_ptr<float>();
-  float* const to = panels.mutable_data_ptr<float>();
-  const auto pack = [&](int64_t begin, int64_t end) {
-    kernels.pack_forward(plan.cell, from, hidden, to, {begin, end});
-  };
-  if (plan.threads.parts == 0) {
-    pack(0, blocks);
-  } else {
-    at::parallel_for(0, blocks, 1, pack);
-  }
-  return panels;
-}
-
 // One layer: its directions side by side.
 struct Layer {
   std::vector<RnnForward> directions;
-  std::vector<at::Tensor> owned;     // what the pointers point into
-  std::vector<at::Tensor> products;  // of each direction, where W_hh is not packed
-  std::vector<at::Tensor> w_hh;
+  std::vector<at::Tensor> owned;      // what the pointers point into
+  std::vector<StepProduct> products;  // of each direction, where W_hh is not packed
 };
 
 int64_t time_of(const RnnForward& p, int64_t position) {
@@ -60,29 +38,22 @@ void run_packed(const CpuRnnPlan& plan, const Layer& layer) {
 
 // A GEMM for each step and direction, then the gates.
 void run_products(const CpuRnnPlan& plan, Layer& layer, const at::Tensor& states,
-                  const at::Tensor* first_states) {
+                  const std::vector<at::Tensor>& first_states) {
   const RnnKernels& kernels = rnn_kernels();
   const RnnSteps& steps = layer.directions[0].steps;
   const int64_t hidden = layer.directions[0].hidden;
   const int64_t blocks = kernels.forward_blocks(plan.cell, hidden);
-  const int64_t grain = std::max<int64_t>(1, kGatesOfThread / (gates_of(plan.cell) * hidden));
   for (int64_t position = 0; position < steps.count; ++position) {
     for (int d = 0; d < plan.directions; ++d) {
       const RnnForward& p = layer.directions[d];
-      const at::Tensor before = position == 0
-                                    ? first_states[d]
-                                    : states.narrow(0, steps.offsets[time_of(p, position - 1)], steps.batch)
-                                          .narrow(1, d * hidden, hidden);
-      at::mm_out(layer.products[d], before, layer.w_hh[d].t());
+      layer.products[d].make(position == 0
+                                 ? first_states[d]
+                                 : states.narrow(0, steps.offsets[time_of(p, position - 1)], steps.batch)
+                                       .narrow(1, d * hidden, hidden));
     }
-    at::parallel_for(0, plan.directions * steps.batch, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t d = begin / steps.batch; d * steps.batch < end; ++d) {
-        const RnnForward& p = layer.directions[d];
-        const int64_t row = d * steps.batch;
-        kernels.forward_step(p, time_of(p, position),
-                             {std::max(begin - row, int64_t{0}), std::min(end - row, steps.batch)},
-                             {0, blocks});
-      }
+    for_rows(plan.directions, steps.batch, gates_of(plan.cell) * hidden, [&](int64_t d, RnnRange rows) {
+      const RnnForward& p = layer.directions[d];
+      kernels.forward_step(p, time_of(p, position), rows, {0, blocks});
     });
   }
 }
@@ -108,20 +79,22 @@ at::Tensor dropout_noise(const at::Tensor& states, double p) {
 RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved* saved) {
   const RnnSteps steps = in.steps();
   const int64_t hidden = in.hidden();
-  const int64_t gates = gates_of(plan.cell) * hidden;
-  const auto options = in.x.options();
+  const RnnKernels& kernels = rnn_kernels();
+  const auto options = in.x.options().dtype(at::kFloat);
+  const at::Tensor all_first = in.states[0].to(at::kFloat);
   RnnOutputs out;
-  out.states.push_back(at::empty_like(in.states[0], at::MemoryFormat::Contiguous));
+  out.states.push_back(at::empty_like(all_first, at::MemoryFormat::Contiguous));
   if (plan.cell == RnnCell::Lstm) {
-    out.states.push_back(in.states[1].clone(at::MemoryFormat::Contiguous));
+    out.states.push_back(in.states[1].to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
   }
   at::Tensor x = in.x;
   for (int64_t l = 0; l < plan.layers; ++l) {
     const bool is_last = l + 1 == plan.layers;
     at::Tensor states = at::empty({steps.total, plan.directions * hidden}, options);
     // The caller may write to what it is given; what the backward reads must not change.
+    const bool doubled = is_last && saved != nullptr && !plan.bfloat16;
     if (is_last) {
-      out.y = saved != nullptr ? at::empty_like(states) : states;
+      out.y = doubled ? at::empty_like(states) : states;
     }
     Layer layer;
     std::vector<at::Tensor> first_states;
@@ -133,27 +106,33 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
       p.reverse = d == 1;
       p.hidden = hidden;
       p.steps = steps;
-      const at::Tensor projections =
-          linear_product(sum_parts(plan), x, params[0], plan.biases ? params[2] : at::Tensor());
+      const at::Tensor bias = plan.biases ? as_factor(params[2], plan.bfloat16) : at::Tensor();
+      const at::Tensor projections = linear_product(sum_parts(plan), as_factor(x, plan.bfloat16),
+                                                    as_factor(params[0], plan.bfloat16), bias)
+                                         .to(at::kFloat);
       p.projections = projections.const_data_ptr<float>();
       layer.owned.push_back(projections);
       if (plan.panels) {
-        layer.owned.push_back(packed_weights(plan, params[1]));
+        layer.owned.push_back(pack_panels(plan.threads, params[1], kernels.forward_blocks(plan.cell, hidden),
+                                          kernels.forward_block_size(plan.cell, hidden),
+                                          [&](auto... a) { kernels.pack_forward(plan.cell, a...); }));
         p.weights.panels = layer.owned.back().const_data_ptr<float>();
       } else {
-        layer.w_hh.push_back(params[1]);
-        layer.products.push_back(at::empty({steps.batch, gates}, options));
-        p.weights.product = layer.products.back().const_data_ptr<float>();
+        layer.products.emplace_back(params[1].t(), steps.batch);
+        p.weights.product = layer.products.back().data();
       }
-      p.bias = plan.biases ? params[3].const_data_ptr<float>() : nullptr;
-      first_states.push_back(in.states[0].select(0, index));
+      if (plan.biases) {
+        layer.owned.push_back(params[3].to(at::kFloat));
+        p.bias = layer.owned.back().const_data_ptr<float>();
+      }
+      first_states.push_back(all_first.select(0, index));
       p.first_state = first_states.back().const_data_ptr<float>();
       if (plan.cell == RnnCell::Lstm) {
         p.cell_state = out.states[1].mutable_data_ptr<float>() + index * steps.batch * hidden;
       }
       p.states = states.mutable_data_ptr<float>() + d * hidden;
       p.states_row = plan.directions * hidden;
-      if (is_last && saved != nullptr) {
+      if (doubled) {
         p.output = out.y.mutable_data_ptr<float>() + d * hidden;
       }
       if (saved != nullptr && kept_of(plan.cell) > 0) {
@@ -165,7 +144,7 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
     if (plan.panels) {
       run_packed(plan, layer);
     } else {
-      run_products(plan, layer, states, first_states.data());
+      run_products(plan, layer, states, first_states);
     }
     for (int d = 0; d < plan.directions; ++d) {
       copy_last_states(layer.directions[d], out.states[0].mutable_data_ptr<float>() +
@@ -174,14 +153,19 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
     if (saved != nullptr) {
       saved->layers.push_back(states);
     }
-    x = states;
-    if (!is_last && plan.dropout != 0) {
-      const at::Tensor noise = dropout_noise(states, plan.dropout);
-      x = states.mul(noise);
+    x = states.to(in.x.scalar_type());
+    if (is_last) {
+      out.y = plan.bfloat16 ? x : out.y;
+    } else if (plan.dropout != 0) {
+      const at::Tensor noise = dropout_noise(x, plan.dropout);
+      x = x.mul(noise);
       if (saved != nullptr) {
         saved->noise.push_back(noise);
       }
     }
+  }
+  for (at::Tensor& t : out.states) {
+    t = t.to(in.x.scalar_type());
   }
   return out;
 }

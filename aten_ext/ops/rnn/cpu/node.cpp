@@ -175,8 +175,8 @@ struct RnnLayers : torch::autograd::Function<RnnLayers> {
     ctx->saved_data["cell"] = static_cast<int64_t>(plan->cell);
     ctx->saved_data["layers"] = plan->layers;
     ctx->saved_data["plan"] =
-        std::vector<int64_t>{plan->directions, plan->biases,           plan->packed,
-                             plan->panels,     plan->threads.by_units, plan->threads.parts};
+        std::vector<int64_t>{plan->directions,       plan->biases,        plan->packed,  plan->panels,
+                             plan->threads.by_units, plan->threads.parts, plan->bfloat16};
     ctx->saved_data["noise"] = static_cast<int64_t>(saved.noise.size());
     variable_list results{out.y};
     results.insert(results.end(), out.states.begin(), out.states.end());
@@ -193,6 +193,7 @@ struct RnnLayers : torch::autograd::Function<RnnLayers> {
     plan.packed = flags[2] != 0;
     plan.panels = flags[3] != 0;
     plan.threads = {flags[4] != 0, static_cast<int>(flags[5])};
+    plan.bfloat16 = flags[6] != 0;
     const int64_t of_states = plan.cell == RnnCell::Lstm ? 2 : 1;
     const int64_t of_params = plan.layers * plan.directions * (plan.biases ? 4 : 2);
     const int64_t inputs = 1 + of_states + of_params;

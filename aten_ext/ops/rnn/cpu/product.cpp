@@ -30,7 +30,8 @@ constexpr int64_t kWorthKernel = 10'000'000;
 // A part with fewer multiply-adds than these costs oneDNN more to begin than it saves.
 constexpr int64_t kWorthPart = 2'000'000;
 
-// With fewer rows than these the gradient of a weight is bound by writing it.
+// With fewer rows than these a product is bound by reading its weight, which oneDNN copies, and the gradient
+// of a weight by writing it.
 constexpr int64_t kWorthRows = 64;
 
 const std::optional<c10::OperatorHandle>& onednn_linear(bool adds) {
@@ -66,10 +67,21 @@ at::Tensor onednn_product(const at::Tensor& x, const at::Tensor& w, const at::Te
 
 }  // namespace
 
+bool multiplies_bfloat16() {
+#if defined(__x86_64__)
+  static const bool known = __builtin_cpu_supports("avx512bf16") != 0;
+  return known && at::globalContext().userEnabledMkldnn();
+#else
+  return false;
+#endif
+}
+
 at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const at::Tensor& w,
                           const at::Tensor& bias) {
   const int64_t size = x.size(1);
-  if (!goes_to_onednn(x.size(0) * size * w.size(0))) {
+  // 16 bits go to oneDNN by at::addmm.
+  if (x.scalar_type() != at::kFloat || x.size(0) < kWorthRows ||
+      !goes_to_onednn(x.size(0) * size * w.size(0))) {
     return bias.defined() ? at::addmm(bias, x, w.t()) : at::mm(x, w.t());
   }
   const int64_t parts = (size + sum_parts.products - 1) / sum_parts.products;
@@ -85,6 +97,9 @@ at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const 
 
 at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b) {
   const int64_t rows = a.size(0);
+  if (a.scalar_type() != at::kFloat) {
+    return at::mm(a.t(), b);
+  }
   // oneDNN copies its first operand where that is transposed; the narrow one is less to copy, where
   // transposing the result is less still.
   const bool swapped = a.size(1) > b.size(1) && rows > b.size(1);

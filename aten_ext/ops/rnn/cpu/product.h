@@ -19,7 +19,15 @@ inline constexpr SumParts kPartsOfComposition{192, 64};
 // As oneDNN's LSTM.
 inline constexpr SumParts kPartsOfOnednn{192, 256};
 
-// x w^T + bias; an undefined bias is none. Any strides.
+// Whether the machine has instructions that multiply bfloat16; without them float32 is faster.
+bool multiplies_bfloat16();
+
+// A tensor of 16 bits as products take it, and what a product of such is made from: as it is, or float32.
+inline at::Tensor as_factor(const at::Tensor& t, bool bfloat16) {
+  return bfloat16 ? t.to(multiplies_bfloat16() ? at::kBFloat16 : at::kFloat) : t;
+}
+
+// x w^T + bias; an undefined bias is none. Any strides. Factors of one dtype, which the result has.
 at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const at::Tensor& w,
                           const at::Tensor& bias = {});
 

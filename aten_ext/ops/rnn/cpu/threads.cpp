@@ -1,5 +1,7 @@
 #include "ops/rnn/cpu/threads.h"
 
+#include "ops/rnn/cpu/product.h"
+
 #include <initializer_list>
 
 namespace aten_ext::cpu {
@@ -8,16 +10,22 @@ namespace {
 // What a thread can do, in nanoseconds: rough, and only compared with each other. From a Zen 5 at about 4
 // GHz.
 struct Rates {
-  double products = 1.0 / 30;       // a multiply-add of a tile
-  double blas_products = 1.0 / 16;  // the same in a small GEMM
-  double weight_bytes = 1.0 / 80;   // W_hh beyond the L2, read once a step
-  double packed_bytes = 1.0 / 10;   // W_hh read and written in panels
-  double gate = 1.0;                // an element of a gate
-  double blas_bytes = 1.0 / 50;     // the same in a GEMM
-  double barrier = 2500;            // all threads meet
-  double blas_call = 4000;          // a GEMM of ATen's beside its work
-  double worth_thread = 8000;       // less is not worth waking a thread for
-  double short_lstm_step = 160e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
+  double products = 1.0 / 30;         // a multiply-add of a tile
+  double blas_products = 1.0 / 16;    // the same in a small GEMM
+  double weight_bytes = 1.0 / 80;     // W_hh beyond the L2, read once a step
+  double packed_bytes = 1.0 / 10;     // W_hh read and written in panels
+  double gate = 1.0;                  // an element of a gate
+  double blas_bytes = 1.0 / 50;       // the same in a GEMM
+  double narrow_products = 1.0 / 60;  // a multiply-add of a small GEMM of bfloat16
+  double narrow_bytes = 1.0 / 110;    // W_hh of bfloat16 in that GEMM
+  double narrow_call = 6000;          // beside its work, with rounding to 16 bits and back
+  double composed_call = 40000;       // a step of upstream's composition beside its product
+  int64_t narrow_rnn_steps = 4;       // of a plain RNN of bfloat16, which save what rounding to it costs
+  double barrier = 2500;              // all threads meet
+  double blas_call = 4000;            // a GEMM of ATen's beside its work
+  double worth_thread = 8000;         // less is not worth waking a thread for
+  double short_lstm_step = 60e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
+  double short_lstm_input = 12e6;  // and of the projection of its input
   double l2_bytes = 768 * 1024;
   int64_t rows_of_part = 4;  // fewer rows share a row of a panel badly
 };
@@ -39,6 +47,15 @@ double step_time(const RnnWork& work, int64_t rows, double share) {
   const double reading = bytes > kRates.l2_bytes ? bytes * kRates.weight_bytes : 0;
   return std::max(products_of(work, rows) * share * kRates.products, reading) +
          gates_time(work, rows) * share;
+}
+
+// A GEMM before a step, of one direction.
+double product_time(const RnnWork& work, double team) {
+  const bool narrow = work.bfloat16 && multiplies_bfloat16();
+  const double products =
+      products_of(work, work.batch) * (narrow ? kRates.narrow_products : kRates.blas_products);
+  const double bytes = weight_bytes_of(work) * (narrow ? kRates.narrow_bytes / 2 : kRates.blas_bytes);
+  return std::max(products, bytes) / team + (narrow ? kRates.narrow_call : kRates.blas_call);
 }
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -71,14 +88,34 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
       threads.by_units ? team : std::min(team, double(std::max(threads.parts, 1) * work.directions));
   const double packing = weight_bytes_of(work) * work.directions * kRates.packed_bytes / team;
   const double step = step_time(work, work.batch, work.directions / used);
-  const double product = std::max(products_of(work, work.batch) * kRates.blas_products,
-                                  weight_bytes_of(work) * kRates.blas_bytes);
-  const double blas = work.directions * (product / team + kRates.blas_call);
+  const double blas = work.directions * product_time(work, team);
   return packing + static_cast<double>(work.steps) * step <= static_cast<double>(work.steps) * blas;
 }
 
+bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm) {
+  if (!work.bfloat16 || !multiplies_bfloat16()) {
+    return true;
+  }
+  // After its product a step of a plain RNN is two operators: with the same GEMM there is nothing to gain.
+  if (gates_of(work.cell) == 1 &&
+      (work.steps < kRates.narrow_rnn_steps || !is_worth_packing(work, threads))) {
+    return false;
+  }
+  if (gemm) {
+    return true;
+  }
+  const double team = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const double used =
+      threads.by_units ? team : std::min(team, double(std::max(threads.parts, 1) * work.directions));
+  const double ours = step_time(work, work.batch, work.directions / used);
+  return ours <= work.directions * (product_time(work, team) + kRates.composed_call);
+}
+
 bool beats_onednn(const RnnWork& work, const RnnThreads& threads) {
-  return threads.parts > 1 || threads.by_units || products_of(work, work.batch) <= kRates.short_lstm_step;
+  const double projection = static_cast<double>(work.steps * work.batch * work.inputs) *
+                            static_cast<double>(gates_of(work.cell) * work.hidden);
+  return threads.parts > 1 || threads.by_units ||
+         (products_of(work, work.batch) <= kRates.short_lstm_step && projection <= kRates.short_lstm_input);
 }
 
 std::vector<int64_t> split_rows(const RnnSteps& steps, int parts) {

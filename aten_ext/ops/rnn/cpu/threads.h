@@ -16,12 +16,18 @@ struct RnnWork {
   RnnCell cell;
   int directions;
   int64_t steps, batch, hidden;
+  bool bfloat16 = false;
+  int64_t inputs = 1;  // of the first layer
 };
 
 RnnThreads share_work(const RnnWork& work);
 
 // Whether packing W_hh is made up for in this many steps.
 bool is_worth_packing(const RnnWork& work, const RnnThreads& threads);
+
+// Whether steps of bfloat16 are faster than those of upstream's composition, which multiplies 16 bits.
+// `gemm`: the same GEMM can make a step's product here.
+bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm);
 
 // Whether the backward of an LSTM that is not packed, with its forward, is faster than oneDNN's: where
 // threads go through all steps on their own, or a step is so short that what oneDNN does around it counts.

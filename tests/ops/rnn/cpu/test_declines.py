@@ -49,7 +49,7 @@ def double(of: Arguments) -> Arguments:
 
 
 PADDED: list[tuple[str, Callable[[], Arguments]]] = [
-    ("dtype other than float32", lambda: double(arguments())),
+    ("dtype other than float32, bfloat16", lambda: double(arguments())),
     ("more than one dtype", lambda: arguments(hx=torch.zeros(1, 4, 6, dtype=torch.double))),
     ("tensor that is not strided", lambda: arguments(hx=torch.zeros(1, 4, 6).to_sparse())),
     ("more than one device", lambda: arguments(hx=torch.zeros(1, 4, 6, device="meta"))),

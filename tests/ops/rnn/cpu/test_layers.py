@@ -228,9 +228,15 @@ def test_lstm_on_one_thread() -> None:
     reason = documented("LSTM on one thread, which oneDNN runs as fast")
     before = torch.get_num_threads()
     try:
-        for threads, hidden, declined in ((1, 64, {reason: 1}), (2, 64, {}), (1, 16, {})):
+        for threads, inputs, hidden, declined in (
+            (1, 8, 64, {reason: 1}),
+            (2, 8, 64, {}),
+            (1, 8, 16, {}),
+            (1, 400, 16, {reason: 1}),
+            (2, 400, 16, {}),
+        ):
             torch.set_num_threads(threads)
-            case = Case("lstm", 20, 32, 8, hidden)
+            case = Case("lstm", 20, 32, inputs, hidden)
             aten_ext.reset_counts()
             with_gradients(case)
             assert dict(aten_ext.counts("CPU")["lstm.input"].declined) == declined

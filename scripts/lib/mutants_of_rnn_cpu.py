@@ -1,0 +1,190 @@
+"""Mutants of recurrent layers on the CPU: (name, file, old text, new text, tests that must notice)."""
+
+from __future__ import annotations
+
+_FOLDER = "aten_ext/ops/rnn/cpu"
+_RULE = f"{_FOLDER}/choose.cpp"
+_CELLS = f"{_FOLDER}/cells.cpp"
+_TESTS = "tests/ops/rnn/cpu"
+_DECLINES = f"{_TESTS}/test_declines.py"
+_LAYERS = f"{_TESTS}/test_layers.py"
+_OF_CELLS = f"{_TESTS}/test_cells.py"
+_NODE = f"{_TESTS}/test_autograd.py"
+
+ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "rnn on CPU: every dtype is taken",
+        _RULE,
+        "if (a.data.scalar_type() != at::kFloat && a.data.scalar_type() != at::kBFloat16) {",
+        "if (false) {",
+        (f"{_DECLINES}::test_padded",),
+    ),
+    (
+        "rnn on CPU: an LSTM of bfloat16 that is not packed is taken",
+        _RULE,
+        "!plan.packed && plan.bfloat16) {",
+        "false) {",
+        (f"{_TESTS}/test_bfloat16.py::test_training",),
+    ),
+    (
+        "rnn on CPU: products that autocast would make are made here",
+        _RULE,
+        "if (at::autocast::is_autocast_enabled(at::kCPU)) {",
+        "if (false) {",
+        (f"{_DECLINES}::test_autocast",),
+    ),
+    (
+        "rnn on CPU: less precision is not looked at",
+        _RULE,
+        "return precision != at::Float32Precision::NONE &&",
+        "return false &&",
+        (f"{_DECLINES}::test_less_precision",),
+    ),
+    (
+        "rnn on CPU: weights of any shape",
+        _RULE,
+        "if (!(i % each < 2 ?",
+        "if (false && !(i % each < 2 ?",
+        (f"{_DECLINES}::test_padded",),
+    ),
+    (
+        "rnn on CPU: a tangent is not looked at",
+        _RULE,
+        "return t._fw_grad(/*level=*/0).defined() ?",
+        "return false ?",
+        (f"{_DECLINES}::test_forward_mode",),
+    ),
+    (
+        "rnn on CPU: long steps of an LSTM on one thread are taken",
+        f"{_FOLDER}/threads.cpp",
+        "<= kRates.short_lstm_step",
+        "<= 1e30",
+        (f"{_LAYERS}::test_lstm_on_one_thread",),
+    ),
+    (
+        "rnn on CPU: an LSTM on one thread is taken with any input",
+        f"{_FOLDER}/threads.cpp",
+        "<= kRates.short_lstm_input",
+        "<= 1e30",
+        (f"{_LAYERS}::test_lstm_on_one_thread",),
+    ),
+    (
+        "rnn on CPU: large steps of a plain RNN of bfloat16 are taken",
+        f"{_FOLDER}/threads.cpp",
+        "if (gates_of(work.cell) == 1 &&",
+        "if (false && gates_of(work.cell) == 1 &&",
+        (f"{_TESTS}/test_bfloat16.py::test_steps_that_upstream_multiplies_faster",),
+    ),
+    (
+        "rnn on CPU: batch sizes may grow",
+        f"{_FOLDER}/run.cpp",
+        "(t > 0 && in.rows[t] > in.rows[t - 1])",
+        "false",
+        (f"{_DECLINES}::test_batch_sizes_that_do_not_fit_are_upstreams",),
+    ),
+    (
+        "rnn on CPU: batch sizes may add up to anything",
+        f"{_FOLDER}/run.cpp",
+        "total == a.data.size(0);",
+        "total > 0;",
+        (f"{_DECLINES}::test_batch_sizes_that_do_not_fit_are_upstreams",),
+    ),
+    (
+        "rnn on CPU: the last state of the reverse direction is that of the last step",
+        f"{_FOLDER}/forward.cpp",
+        "p.steps.offsets[p.reverse ? 0 : t] + row",
+        "p.steps.offsets[t] + row",
+        (f"{_LAYERS}::test_inference",),
+    ),
+    (
+        "rnn on CPU: an LSTM writes to the caller's cell state",
+        f"{_FOLDER}/forward.cpp",
+        "/*copy=*/true",
+        "/*copy=*/false",
+        (f"{_LAYERS}::test_training",),
+    ),
+    (
+        "rnn on CPU: the caller's output is what the backward reads",
+        f"{_FOLDER}/forward.cpp",
+        "const bool doubled = is_last &&",
+        "const bool doubled = false && is_last &&",
+        (f"{_NODE}::test_written_to_before_the_backward",),
+    ),
+    (
+        "rnn on CPU: a row of the reverse direction begins where the longest ends",
+        f"{_FOLDER}/forward_kernel.cpp",
+        " || row >= p.steps.rows[before]) {",
+        ") {",
+        (f"{_LAYERS}::test_inference",),
+    ),
+    (
+        "rnn on CPU: gradients pass dropout unmasked",
+        f"{_FOLDER}/backward.cpp",
+        "      grad = grad.mul_(saved.noise[l - 1]);\n",
+        "",
+        (f"{_LAYERS}::test_dropout_draws_what_upstream_draws",),
+    ),
+    (
+        "rnn on CPU: the second direction's gradient of the input is left out",
+        f"{_FOLDER}/backward.cpp",
+        "grad.defined() ? grad.add_(of_direction) : of_direction;",
+        "grad.defined() ? grad : of_direction;",
+        (f"{_LAYERS}::test_training",),
+    ),
+    (
+        "rnn on CPU: a bias that was written to is not noticed",
+        f"{_FOLDER}/node.cpp",
+        "TORCH_CHECK(!again ||",
+        "TORCH_CHECK(true || !again ||",
+        (f"{_NODE}::test_bias_written_to_before_a_double_backward",),
+    ),
+    (
+        "rnn on CPU: dropout is the composition's own in a double backward",
+        f"{_FOLDER}/node.cpp",
+        "if (l + 1 < plan.layers && !noise.empty()) {",
+        "if (false) {",
+        (f"{_NODE}::test_double_backward",),
+    ),
+    (
+        "cells on CPU: one bias of two",
+        _CELLS,
+        "if (cuda::is_given(a.b_ih) != cuda::is_given(a.b_hh)) {",
+        "if (false) {",
+        (f"{_OF_CELLS}::test_declines",),
+    ),
+    (
+        "cells on CPU: an LSTM's cell state of any shape",
+        _CELLS,
+        "&& a.cx.sizes() == a.hx.sizes() &&",
+        "&&",
+        (f"{_OF_CELLS}::test_state_of_an_lstm",),
+    ),
+    (
+        "cells on CPU: every dtype is taken",
+        _CELLS,
+        "if (dtype != at::kFloat && dtype != at::kBFloat16) {",
+        "if (false) {",
+        (f"{_OF_CELLS}::test_declines",),
+    ),
+    (
+        "cells on CPU: an LSTM writes to the caller's cell state",
+        _CELLS,
+        "/*copy=*/true",
+        "/*copy=*/false",
+        (f"{_OF_CELLS}::test_modules_and_strides",),
+    ),
+    (
+        "cells on CPU: an LSTM's of bfloat16 are taken",
+        _CELLS,
+        "dtype == at::kBFloat16 && a.cell != RnnCell::Gru",
+        "false",
+        (f"{_OF_CELLS}::test_values",),
+    ),
+    (
+        "cells on CPU: products that autocast would make are made here",
+        _CELLS,
+        "if (at::autocast::is_autocast_enabled(at::kCPU)) {",
+        "if (false) {",
+        (f"{_OF_CELLS}::test_autocast_and_less_precision",),
+    ),
+)
