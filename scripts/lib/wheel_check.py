@@ -5,6 +5,8 @@ The last line is what it found, in JSON. Nothing of the checkout is imported.
 
 import importlib.metadata
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,5 +39,11 @@ if counts.ran != 3 or counts.declined:
     sys.exit(f"_fused_adamw_: expected 3 fused calls, got {counts}")
 if not all(torch.equal(a, b) for a, b in zip(expected, got, strict=True)):
     sys.exit("_fused_adamw_: the fused kernel's parameters are not upstream's")
+autoload = "import sys, torch; sys.exit('aten_ext' not in sys.modules)"
+done = subprocess.run(
+    [sys.executable, "-c", autoload], env=os.environ | {"ATEN_EXT_AUTOLOAD": "1"}, check=False
+)
+if done.returncode != 0:
+    sys.exit("ATEN_EXT_AUTOLOAD=1: expected import torch to import aten_ext")
 keys = sorted({key for override in aten_ext.overrides() for key in override.keys})
 print(json.dumps({"version": importlib.metadata.version("aten_ext"), "keys": keys}))
