@@ -19,6 +19,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,26 @@ def arch_flags(toolkit: Path) -> list[str]:
     return [*map(machine_code, chosen), newest]
 
 
+def compression(toolkit: Path) -> list[str]:
+    """The nvcc flags that make the machine code small; by itself nvcc leaves it as it is.
+
+    What "size" writes takes a driver of CUDA 12.4 or newer to read, which CUDA 12 as such does not ask for.
+    """
+    release = re.search(r"release (\d+)\.", nvcc_output(toolkit, "--version"))
+    if release and int(release.group(1)) >= 13:
+        return ["--compress-mode=size"]
+    return ["-Xfatbin", "-compress-all"]
+
+
+def debug_info() -> list[str]:
+    """No debug information, which is three times the code, unless CFLAGS or CXXFLAGS ask for some.
+
+    Function names stay in the symbol table. NVCC_APPEND_FLAGS=-lineinfo is the same for the GPU's side.
+    """
+    asked = shlex.split(f"{os.environ.get('CFLAGS', '')} {os.environ.get('CXXFLAGS', '')}")
+    return [] if any(flag.startswith("-g") for flag in asked) else ["-g0"]
+
+
 def architectures(toolkit: Path) -> str:
     """What the kernels are built for, as nvcc names it: sm_90a is machine code, compute_120 is PTX."""
     flags = arch_flags(toolkit) or cpp_extension._get_cuda_arch_flags()
@@ -232,7 +253,7 @@ def extensions() -> list[Extension]:
 
     common = [
         "-O3",
-        "-g1",
+        *debug_info(),
         f"-I{ROOT / SOURCES}",
         f"-I{ROOT / GENERATED}",
         *system_include(torch_includes(toolkit)),
@@ -250,8 +271,9 @@ def extensions() -> list[Extension]:
         apart.append(("device", sources_matching("**/*.cu"), []))
         say(f"compiling CUDA kernels for {architectures(toolkit)} (TORCH_CUDA_ARCH_LIST chooses)")
         host.append("-DATEN_EXT_WITH_CUDA")
-        device = ["-O3", "-lineinfo", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
+        device = ["-O3", f"-I{ROOT / SOURCES}", *system_include(torch_includes(toolkit))]
         device += ["-Xcompiler", ",".join(WARNINGS), "-Xptxas", "-warn-spills", *arch_flags(toolkit)]
+        device += compression(toolkit)
         for name in ("libcudart", "libcublas", "libcublasLt"):
             library = find_cuda_library(toolkit, name)
             link += [f"-L{library.parent}", f"-l:{library.name}"]

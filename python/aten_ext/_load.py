@@ -19,24 +19,43 @@ def kernels_path() -> Path:
     return Path(__file__).parent / "_kernels.abi3.so"
 
 
-def check_versions(built_for: str, running: str) -> None:
+def wheel_tag(torch: str, cuda: str | None) -> str:
+    """What the version of a wheel ends with, so that pip can tell wheels apart: ``pt213cpu``, ``pt211cu130``.
+
+    Args:
+        torch: ``torch.__version__``, or its beginning.
+        cuda: ``torch.version.cuda``; none for kernels of the CPU alone.
+    """
+    minor = "".join(torch.split(".")[:2])
+    return f"pt{minor}cu{''.join(cuda.split('.')[:2])}" if cuda else f"pt{minor}cpu"
+
+
+def check_versions(built_for: str, running: str, built_for_cuda: str = "", cuda: str | None = None) -> None:
     """Raise unless the kernels fit the torch that is running.
 
     DispatchKey numbers move between torch releases: a library built for one registers at another key in
     the other without any error. So this is looked at before the library is opened, and the library itself
-    looks once more before it registers anything.
+    looks once more before it registers anything. CUDA's libraries are compatible within a major version;
+    kernels of the CPU alone fit a torch with CUDA, too.
 
     Args:
         built_for: ``major.minor``.
         running: ``torch.__version__``.
+        built_for_cuda: ``torch.version.cuda`` where they were built; empty for kernels of the CPU alone.
+        cuda: ``torch.version.cuda``.
 
     Raises:
-        ImportError: they differ in major or minor version.
+        ImportError: they differ in major or minor version, or in the major version of CUDA.
     """
-    if running.split(".")[:2] != built_for.split("."):
+    fits = running.split(".")[:2] == built_for.split(".")
+    fits_cuda = not built_for_cuda or built_for_cuda.split(".")[0] == (cuda or "").split(".")[0]
+    if not fits or not fits_cuda:
+        ours = "" if fits_cuda else f" with CUDA {built_for_cuda}"
+        theirs = "" if fits_cuda else f" with CUDA {cuda}" if cuda else " without CUDA"
         raise ImportError(
-            f"[aten_ext] built for torch {built_for}, running under torch {running}; "
-            f"rebuild it, in a checkout of aten_ext, with: {REBUILD}"
+            f"[aten_ext] built for torch {built_for}{ours}, running under torch {running}{theirs}; "
+            f"rebuild it, in a checkout of aten_ext, with: {REBUILD} "
+            f"(or install the wheel whose version ends with +{wheel_tag(running, cuda)})"
         )
 
 
@@ -86,7 +105,7 @@ def load() -> None:
             f"[aten_ext] the extension module _C is missing or broken ({error}); "
             f"build it, in a checkout of aten_ext, with: {REBUILD}"
         ) from error
-    check_versions(_C.built_for_torch, torch.__version__)
+    check_versions(_C.built_for_torch, torch.__version__, _C.built_for_cuda, torch.version.cuda)
     path = kernels_path()
     try:
         check_complete(path)

@@ -173,3 +173,32 @@ def test_one_line_from_the_command(value: str, code: int, expected: str) -> None
     lines = [line for line in run.stderr.splitlines() if line.startswith("aten_ext: ")]
     assert (run.returncode, lines) == (code, [f"aten_ext: {expected.format(torch=torch.__version__)}"])
     assert "Traceback" not in run.stderr
+
+
+def test_machine_code_is_compressed(setup_module: dict[str, Any], toolkit: Path, tmp_path: Path) -> None:
+    """As far as every driver of that CUDA can read it; nvcc by itself leaves it as it is."""
+    script(tmp_path / "cuda-13" / "bin" / "nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
+    assert setup_module["compression"](tmp_path / "cuda-13") == ["--compress-mode=size"]
+    assert setup_module["compression"](toolkit) == ["-Xfatbin", "-compress-all"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("CXXFLAGS", "", ["-g0"]),
+        ("CXXFLAGS", "-O1 -fsanitize=address", ["-g0"]),
+        ("CXXFLAGS", "-O1 -g1", []),
+        ("CFLAGS", "-ggdb", []),
+    ],
+)
+def test_debug_information_where_it_is_asked_for(
+    setup_module: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    expected: list[str],
+) -> None:
+    for name in ("CFLAGS", "CXXFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+    assert setup_module["debug_info"]() == expected

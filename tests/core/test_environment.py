@@ -91,6 +91,27 @@ def test_other_version_of_torch() -> None:
     assert replaced == "0"
 
 
+def test_other_build_of_cuda() -> None:
+    """Refused in one line that names the right wheel, before the library is opened."""
+    code = f"""
+import importlib, torch
+torch.version.cuda = None
+real = importlib.import_module
+def import_module(name, package=None):
+    module = real(name, package)
+    if name == "aten_ext._C":
+        module.built_for_cuda = "99.1"
+    return module
+importlib.import_module = import_module
+{LOAD_AND_STEP}"""
+    run = python(code)
+    assert (run.returncode, run.stderr) == (0, "")
+    message, replaced = run.stdout.splitlines()
+    assert "with CUDA 99.1, running under torch" in message and "without CUDA; rebuild it" in message
+    assert f"+pt{_C.built_for_torch.replace('.', '')}cpu)" in message
+    assert replaced == "0"
+
+
 def spoil_truncated(path: Path) -> None:
     """Inside what is loaded: the dynamic loader alone would let the process die of it."""
     path.write_bytes(path.read_bytes()[:100_000])

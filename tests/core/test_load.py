@@ -115,6 +115,33 @@ def test_same_minor_is_accepted(running: str) -> None:
     _load.check_versions("2.11", running)
 
 
+@pytest.mark.parametrize(
+    ("built_for_cuda", "running", "cuda", "problem", "wheel"),
+    [
+        ("13.0", "2.11.0+cpu", None, "with CUDA 13.0, .* 2.11.0+cpu without CUDA", "pt211cpu"),
+        ("13.0", "2.11.0+cu126", "12.6", "with CUDA 13.0, .* 2.11.0+cu126 with CUDA 12.6", "pt211cu126"),
+        ("1.0", "2.11.0", "12.8", "with CUDA 1.0, .* with CUDA 12.8", "pt211cu128"),
+        ("13.0", "2.13.0", "13.0", "built for torch 2.11, running under torch 2.13.0;", "pt213cu130"),
+        ("", "2.13.0+cpu", None, "built for torch 2.11, running under torch 2.13.0+cpu;", "pt213cpu"),
+        ("12.8", "2.13.0+cpu", None, "with CUDA 12.8, .* 2.13.0+cpu without CUDA;", "pt213cpu"),
+    ],
+)
+def test_other_build_is_refused_with_the_name_of_the_right_wheel(
+    built_for_cuda: str, running: str, cuda: str | None, problem: str, wheel: str
+) -> None:
+    with pytest.raises(ImportError, match=problem.replace("+", r"\+")) as refused:
+        _load.check_versions("2.11", running, built_for_cuda, cuda)
+    assert f"+{wheel})" in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("built_for_cuda", "cuda"), [("", None), ("", "13.0"), ("13.0", "13.0"), ("12.8", "12.6")]
+)
+def test_fitting_build_is_accepted(built_for_cuda: str, cuda: str | None) -> None:
+    """Kernels of the CPU alone under a torch with CUDA; another minor version of CUDA."""
+    _load.check_versions("2.11", "2.11.0", built_for_cuda, cuda)
+
+
 def test_built_for_this_torch() -> None:
     assert torch.__version__.startswith(_C.built_for_torch + ".")
 

@@ -12,7 +12,10 @@ import torch
 from device_on_host import library
 from paths import TESTS
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 ORDERS = [(0, 0), (1, 0), (2, 1), (2, 2)]
 

@@ -1,9 +1,9 @@
 """``bench --plot FOLDER``: the measurements of a document as PNG files.
 
-For every op the ratios as bars; for an op whose cases say how large they are (``Case.sizes``), also the
-achieved rate, or the time of a step, against each of those sizes: with a panel for each dtype where cases are
-points of lines (``Case.series``). A picture carries the digest of what it shows, so that a test can
-tell whether it is out of date.
+For every op the ratios, as bars or, of many cases, as a curve; for an op whose cases say how large they are
+(``Case.sizes``), also the achieved rate, or the time of a step, against each of those sizes: with a panel for
+each dtype where cases are points of lines (``Case.series``). A picture carries the digest of what it shows,
+so that a test can tell whether it is out of date.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,11 @@ SIZE_TITLES = {
     "rows": "rows (M)",
     "hidden": "hidden size",
 }
-STYLE = 3
+BARS = 40
+"""More cases than this are points of a curve: bars would make a picture of several pages."""
+COLORS = 64
+"""Of a picture's palette: lines and text, no photographs."""
+STYLE = 4
 """To be raised when pictures of the same numbers look different: those made before are out of date then."""
 DIGEST = "aten_ext-digest"
 """Key of the text in the PNG that holds the digest of the plotted numbers."""
@@ -68,9 +73,10 @@ def draw(of: Document) -> dict[str, bytes]:
     pictures: dict[str, bytes] = {}
     for op, device, what, cases in _plots(of):
         if what == "ratio":
-            height = max(3.2, 1.2 + 0.3 * len(cases))
+            bars = len(cases) <= BARS
+            height = max(3.2, 1.2 + 0.3 * len(cases)) if bars else 4.4
             figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
-            _ratios(axes, f"{op} on {device}: upstream time / aten_ext time", cases)
+            (_ratios if bars else _curve)(axes, f"{op} on {device}: upstream time / aten_ext time", cases)
         else:
             dtypes = _panels(cases)
             quantities = _quantities(cases)
@@ -144,6 +150,33 @@ def _ratios(axes: Axes, title: str, cases: Sequence[Case]) -> None:
     axes.set(title=title, xlabel="above 1: aten_ext is faster (grey: the call went upstream)")
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
+
+
+def _curve(axes: Axes, title: str, cases: Sequence[Case]) -> None:
+    """The ratios in order, from the lowest to the highest: how many calls gain how much."""
+    ordered = sorted(cases, key=lambda case: float(case["ratio"]))
+    for label, color, chosen in (
+        ("aten_ext's kernel", ATEN_EXT, [case["route"] == "fused" for case in ordered]),
+        ("went upstream", UPSTREAM, [case["route"] != "fused" for case in ordered]),
+    ):
+        points = [(at, case["ratio"]) for at, case in enumerate(ordered, 1) if chosen[at - 1]]
+        if points:
+            axes.plot(*zip(*points, strict=True), ".", color=color, markersize=4, label=label)
+    ratios = [case["ratio"] for case in ordered]
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    low, high = min(*ratios, 1.0) / 1.1, max(*ratios, 1.0) * 1.1
+    axes.set_ylim(low, high)
+    ticks = [
+        tick for tick in (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if low <= tick <= high
+    ]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+    lowest, middle, highest = ratios[0], statistics.median(ratios), ratios[-1]
+    summary = f"lowest {lowest:.2f}, median {middle:.2f}, highest {highest:.2f}"
+    axes.set(title=title, xlabel=f"{len(ratios)} cases in order: {summary}")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.3)
 
 
 def _panels(cases: Sequence[Case]) -> list[str]:
@@ -241,6 +274,13 @@ def _footnote(of: Document) -> str:
 
 
 def _png(figure: Figure, text: str) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, metadata={DIGEST: text, "Software": None})
+    """The figure with a palette, which takes a third of the bytes of true colour."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    drawn, file, note = io.BytesIO(), io.BytesIO(), PngInfo()
+    figure.savefig(drawn, format="png", dpi=110)
+    note.add_text(DIGEST, text)
+    picture = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+    picture.save(file, format="png", optimize=True, pnginfo=note)
     return file.getvalue()

@@ -46,6 +46,28 @@ def test_plotted_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     pyplot.close("all")
 
 
+def test_many_cases_are_a_curve(tmp_path: Path) -> None:
+    """One more than fit as bars: a picture of one page, every ratio a point, in order, none twice."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
+    few, many = made_up({"1x10": 2.0}), made_up({"1x10": 2.0})
+    few["cases"] = [few["cases"][0] | {"ratio": 1 + n / 10} for n in range(plot.BARS)]
+    many["cases"] = [many["cases"][0] | {"ratio": 3 - n / 50} for n in range(plot.BARS + 1)]
+    many["cases"][0]["route"] = "declined"
+    heights = []
+    for of in (few, many):
+        name, data = next((n, d) for n, d in plot.draw(of).items() if n.endswith("ratio.png"))
+        assert name == "fused_adam-cpu-ratio.png" and plot.digest_of_png(data) == plot.digest(of)
+        heights.append(int.from_bytes(data[20:24], "big"))
+    assert heights[1] < 500 < heights[0]
+    _, axes = pyplot.subplots()
+    plot._curve(axes, "title", many["cases"])
+    drawn = {line.get_label(): list(map(float, line.get_ydata())) for line in axes.lines}
+    assert drawn["went upstream"] == [many["cases"][0]["ratio"]]
+    fused = drawn["aten_ext's kernel"]
+    assert fused == sorted(case["ratio"] for case in many["cases"][1:])
+    pyplot.close("all")
+
+
 def test_plotted_lines() -> None:
     """Cases that are points of lines: the others are left out, and with steps it is their time."""
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")

@@ -9,7 +9,10 @@ import torch
 
 from device_on_host import library
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 GATES = {"gru": 3, "lstm": 4, "tanh": 1, "relu": 1}
 FAST, ACCURATE, FINISH = range(3)

@@ -28,7 +28,10 @@ from ops.rnn.on_host_cases import (
     order_of_threads,
 )
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,10 @@ from ops.rnn.backward.on_host_cases import (
     run,
 )
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,10 @@ from ops.rnn.backward.on_host_cases import (
     new_case,
 )
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BATCHES = (1, 2, 5, 17, 33, 128, 600)
