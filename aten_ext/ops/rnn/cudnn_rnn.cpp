@@ -52,6 +52,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include "core/launch.h"
 #include "ops/rnn/cell_step.h"
 #include "ops/rnn/flat_weights.h"
+#include "ops/rnn/packed_metadata.h"
 #include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
@@ -112,49 +113,22 @@ at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
   return buffer;
 }
 
-// Where a layer writes its output: the backward of those behind it needs that of all layers but the last.
+// Where a layer's output is, contiguous: the backward of those behind it needs that of all layers but the
+// last.
 at::Tensor new_output(const RnnProblem& problem, const at::Tensor& reserve, int64_t layer,
-                      const at::TensorOptions& options) {
-  const int64_t sizes[] = {problem.sequence.steps, problem.sequence.batch,
-                           problem.directions * problem.hidden};
+                      at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (!problem.train || layer == problem.layers - 1) {
     return at::empty(sizes, options);
   }
-  const int64_t strides[] = {sizes[1] * sizes[2], sizes[2], 1};
+  c10::SmallVector<int64_t, 3> strides(sizes.size(), 1);
+  for (size_t d = sizes.size() - 1; d-- > 0;) {
+    strides[d] = strides[d + 1] * sizes[d + 1];
+  }
   const int64_t offset = Reserve(problem).offset(layer) / static_cast<int64_t>(options.dtype().itemsize());
   at::Tensor output = at::empty({0}, options);
   output.set_(reserve.storage(), offset, sizes, strides);
   return output;
 }
-
-// What the kernels that pad ask of a packed sequence, in the device's memory.
-struct PackedMetadata {
-  at::Tensor numbers;
-  PackedRows rows{};
-  cudaError_t error = cudaSuccess;
-
-  PackedMetadata(const Sequence& sequence, const at::TensorOptions& options, cudaStream_t stream) {
-    std::vector<int> values;
-    values.reserve(sequence.steps + sequence.batch);
-    int row = 0;
-    for (int64_t time = 0; time < sequence.steps; ++time) {
-      values.push_back(row);
-      row += static_cast<int>(sequence.batch_sizes[time]);
-    }
-    values.resize(sequence.steps + sequence.batch);
-    int64_t length = sequence.steps;
-    for (int64_t i = 0; i < sequence.batch; ++i) {
-      while (sequence.batch_sizes[length - 1] <= i) {
-        --length;
-      }
-      values[sequence.steps + i] = static_cast<int>(length);
-    }
-    numbers = at::empty({static_cast<int64_t>(values.size())}, options.dtype(at::kInt));
-    int* const to = numbers.mutable_data_ptr<int>();
-    rows = {to, to + sequence.steps, static_cast<int>(sequence.steps), static_cast<int>(sequence.batch)};
-    error = launch_write(values.data(), static_cast<int64_t>(values.size()), to, stream);
-  }
-};
 
 // A layer at work. The first reads the call's input, the others what the layer before wrote.
 struct LayerCall {
@@ -419,7 +393,8 @@ cudaError_t pad_input(LayerCall& layer, const at::Tensor& x) {
 cudaError_t pack_output(LayerCall& layer, int64_t rows) {
   const RnnProblem& problem = layer.problem();
   const at::Tensor padded = std::move(layer.y);
-  layer.y = at::empty({rows, problem.directions * problem.hidden}, padded.options());
+  layer.y = new_output(problem, layer.reserve, layer.index, {rows, problem.directions * problem.hidden},
+                       padded.options());
   return launch_pack(layer.packed->rows, padded.const_data_ptr(), layer.y.mutable_data_ptr(),
                      layer.hy.select(0, layer.index_of(0)).mutable_data_ptr(), problem.hidden,
                      problem.directions, static_cast<int>(padded.element_size()), layer.stream);
@@ -427,14 +402,17 @@ cudaError_t pack_output(LayerCall& layer, int64_t rows) {
 
 cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
   const RnnProblem& problem = layer.problem();
+  const int64_t sizes[] = {problem.sequence.steps, problem.sequence.batch,
+                           problem.directions * problem.hidden};
   if (layer.packed != nullptr) {
     if (const cudaError_t error = pad_input(layer, x); error != cudaSuccess) {
       return error;
     }
+    layer.y = at::empty(sizes, x.options());
   } else {
     layer.input = x;
+    layer.y = new_output(problem, layer.reserve, layer.index, sizes, x.options());
   }
-  layer.y = new_output(problem, layer.reserve, layer.index, x.options());
   const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
   return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x.size(0)) : error;
 }

@@ -4,14 +4,11 @@
 
 #include <algorithm>
 
-#include "core/math.h"
+#include "ops/rnn/packed_place.cuh"
 
 namespace aten_ext::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kLanes = 32;
-constexpr int kWarps = kThreads / kLanes;
 // Arguments of a launch may have 4 KB on every GPU and driver.
 constexpr int kNumbers = 1000;
 
@@ -21,28 +18,10 @@ struct Numbers {
   int* to;
 };
 
-__global__ __launch_bounds__(kThreads) void write_kernel(const __grid_constant__ Numbers numbers) {
-  for (int i = static_cast<int>(threadIdx.x); i < numbers.count; i += kThreads) {
+__global__ __launch_bounds__(kPackedThreads) void write_kernel(const __grid_constant__ Numbers numbers) {
+  for (int i = static_cast<int>(threadIdx.x); i < numbers.count; i += kPackedThreads) {
     numbers.to[i] = numbers.value[i];
   }
-}
-
-// Row `r` of the padded sequence at time `padded_time`.
-struct Place {
-  int padded_time;
-  int row;
-  int time;  // of the row's own element there
-  bool exists;
-};
-
-__device__ __forceinline__ int warp_index() {
-  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kLanes;
-}
-
-__device__ __forceinline__ Place place_of(const PackedRows& rows, int padded_time, int row, int direction) {
-  const int length = rows.length[row];
-  const int time = direction == 0 ? padded_time : padded_time - (rows.steps - length);
-  return {padded_time, row, time, time >= 0 && time < length};
 }
 
 template <typename Word>
@@ -56,16 +35,15 @@ struct PadArguments {
 };
 
 template <typename Word>
-__global__ __launch_bounds__(kThreads) void pad_kernel(const __grid_constant__ PadArguments<Word> a) {
-  const int index = warp_index();
+__global__ __launch_bounds__(kPackedThreads) void pad_kernel(const __grid_constant__ PadArguments<Word> a) {
+  const int index = packed_warp();
   if (index >= a.rows.steps * a.rows.batch) {
     return;
   }
-  const Place place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, a.direction);
-  const Word* const from =
-      place.exists ? a.x + (a.rows.first_row[place.time] + place.row) * a.x_row : nullptr;
+  const PackedPlace place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, a.direction);
+  const Word* const from = place.exists ? a.x + place.packed_row * a.x_row : nullptr;
   Word* const to = a.padded + index * a.features;
-  for (int64_t i = static_cast<int>(threadIdx.x) % kLanes; i < a.features; i += kLanes) {
+  for (int64_t i = packed_lane(); i < a.features; i += kPackedLanes) {
     to[i] = place.exists ? from[i] : Word{};
   }
 }
@@ -81,25 +59,23 @@ struct PackArguments {
 };
 
 template <typename Word>
-__global__ __launch_bounds__(kThreads) void pack_kernel(const __grid_constant__ PackArguments<Word> a) {
-  const int index = warp_index();
+__global__ __launch_bounds__(kPackedThreads) void pack_kernel(const __grid_constant__ PackArguments<Word> a) {
+  const int index = packed_warp();
   if (index >= a.rows.steps * a.rows.batch) {
     return;
   }
   for (int direction = 0; direction < a.directions; ++direction) {
-    const Place place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, direction);
+    const PackedPlace place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, direction);
     if (!place.exists) {
       continue;
     }
     const Word* const from = a.padded + (static_cast<int64_t>(index) * a.directions + direction) * a.hidden;
-    const int64_t packed_row = a.rows.first_row[place.time] + place.row;
-    Word* const to = a.y + (packed_row * a.directions + direction) * a.hidden;
-    const bool last = place.time == (direction == 0 ? a.rows.length[place.row] - 1 : 0);
+    Word* const to = a.y + (place.packed_row * a.directions + direction) * a.hidden;
     Word* const state = a.hy + (static_cast<int64_t>(direction) * a.rows.batch + place.row) * a.hidden;
-    for (int64_t i = static_cast<int>(threadIdx.x) % kLanes; i < a.hidden; i += kLanes) {
+    for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
       const Word word = from[i];
       to[i] = word;
-      if (last) {
+      if (place.last) {
         state[i] = word;
       }
     }
@@ -122,30 +98,21 @@ constexpr int kForgetGate = 1;
 // Beyond all that weights and states may add to it.
 constexpr float kHeld = 1e30f;
 
-__global__ __launch_bounds__(kThreads) void hold_kernel(const __grid_constant__ HoldArguments a) {
-  const int index = warp_index();
+__global__ __launch_bounds__(kPackedThreads) void hold_kernel(const __grid_constant__ HoldArguments a) {
+  const int index = packed_warp();
   if (index >= a.steps * a.rows.batch) {
     return;
   }
-  const Place place = place_of(a.rows, a.first + index / a.rows.batch, index % a.rows.batch, a.direction);
+  const PackedPlace place =
+      place_of(a.rows, a.first + index / a.rows.batch, index % a.rows.batch, a.direction);
   if (place.exists) {
     return;
   }
   float* const gates = a.projection + index * kGates * a.hidden;
-  for (int64_t i = static_cast<int>(threadIdx.x) % kLanes; i < a.hidden; i += kLanes) {
+  for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
     gates[kInputGate * a.hidden + i] = -kHeld;
     gates[kForgetGate * a.hidden + i] = kHeld;
   }
-}
-
-template <typename Arguments>
-cudaError_t launch(void (*kernel)(Arguments), const Arguments& arguments, int64_t warps,
-                   cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(ceil_div(warps, int64_t{kWarps})));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, arguments);
 }
 
 template <typename Word>
@@ -157,7 +124,7 @@ cudaError_t pad(const PackedRows& rows, const void* x, int64_t row_bytes, void* 
                                      row_bytes / static_cast<int64_t>(sizeof(Word)),
                                      bytes / static_cast<int64_t>(sizeof(Word)),
                                      direction};
-  return launch(pad_kernel<Word>, arguments, int64_t{rows.steps} * rows.batch, stream);
+  return launch_warps(pad_kernel<Word>, arguments, int64_t{rows.steps} * rows.batch, stream);
 }
 
 template <typename Word>
@@ -169,7 +136,7 @@ cudaError_t pack(const PackedRows& rows, const void* padded, void* y, void* hy, 
                                       static_cast<Word*>(hy),
                                       bytes / static_cast<int64_t>(sizeof(Word)),
                                       directions};
-  return launch(pack_kernel<Word>, arguments, int64_t{rows.steps} * rows.batch, stream);
+  return launch_warps(pack_kernel<Word>, arguments, int64_t{rows.steps} * rows.batch, stream);
 }
 
 // Whether all of these are multiples of a word.
@@ -190,7 +157,7 @@ cudaError_t launch_write(const int* numbers, int64_t count, int* to, cudaStream_
     part.count = static_cast<int>(std::min<int64_t>(kNumbers, count - first));
     std::copy_n(numbers + first, part.count, part.value);
     part.to = to + first;
-    if (const cudaError_t error = launch(write_kernel, part, 1, stream); error != cudaSuccess) {
+    if (const cudaError_t error = launch_warps(write_kernel, part, 1, stream); error != cudaSuccess) {
       return error;
     }
   }
@@ -225,7 +192,7 @@ cudaError_t launch_pack(const PackedRows& rows, const void* padded, void* y, voi
 cudaError_t launch_hold(const PackedRows& rows, float* projection, int first, int steps, int64_t hidden,
                         int direction, cudaStream_t stream) {
   const HoldArguments arguments{rows, projection, first, steps, hidden, direction};
-  return launch(hold_kernel, arguments, int64_t{steps} * rows.batch, stream);
+  return launch_warps(hold_kernel, arguments, int64_t{steps} * rows.batch, stream);
 }
 
 }  // namespace aten_ext::cuda

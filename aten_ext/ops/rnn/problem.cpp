@@ -125,9 +125,6 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   if (a.train && a.dropout != 0.0 && a.num_layers > 1) {
     return "dropout between layers";
   }
-  if (a.train && !a.batch_sizes.empty()) {
-    return "packed sequence in training";
-  }
   if (a.proj_size != 0) {
     return "projection";
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 namespace aten_ext::cuda {
 
@@ -23,6 +24,10 @@ struct Sequence {
 
   bool is_packed() const {
     return batch_sizes != nullptr;
+  }
+  // Of all steps.
+  int64_t rows() const {
+    return is_packed() ? std::accumulate(batch_sizes, batch_sizes + steps, int64_t{0}) : steps * batch;
   }
 };
 

@@ -31,6 +31,7 @@ TRAINING = [
     "ops/rnn/training/recompute.cu",
     "ops/rnn/training/step.cu",
     "ops/rnn/training/copies.cu",
+    "ops/rnn/training/packed.cu",
     "ops/rnn/training/column_sums.cu",
     "ops/rnn/backward/plan.cpp",
     "ops/rnn/backward/cluster_backward.cu",

@@ -40,8 +40,9 @@ const char* decline_backward(const args::_cudnn_rnn_backward& a, const cuda::Rnn
   }
   const cuda::Sequence& sequence = problem.sequence;
   const int64_t columns = problem.directions * problem.hidden;
-  if (problem.batch_first ? !cuda::has_shape(a.output, {sequence.batch, sequence.steps, columns})
-                          : !cuda::has_shape(a.output, {sequence.steps, sequence.batch, columns})) {
+  if (sequence.is_packed()  ? !cuda::has_shape(a.output, {sequence.rows(), columns})
+      : problem.batch_first ? !cuda::has_shape(a.output, {sequence.batch, sequence.steps, columns})
+                            : !cuda::has_shape(a.output, {sequence.steps, sequence.batch, columns})) {
     return "output of another size";
   }
   if (const char* reason = decline_like(a.grad_output, a.input, a.output.sizes())) {
@@ -92,7 +93,10 @@ Choice<cuda::RnnBackwardPlan> cuda::choose(const args::_cudnn_rnn_backward& a) {
 
 #include "core/launch.h"
 #include "ops/rnn/flat_weights.h"
+#include "ops/rnn/packed_metadata.h"
 #include "ops/rnn/training/layer.h"
+#include "ops/rnn/training/packed.h"
+#include "ops/rnn/training/sizes.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -131,12 +135,13 @@ std::vector<at::Tensor> new_weight_gradients(const Arguments& a, const RnnProble
 struct Call {
   const Arguments& a;
   const RnnBackwardPlan& plan;
-  at::Tensor input;   // [steps, batch, features], contiguous
+  at::Tensor input;   // [steps, batch, features], or [rows, features] packed, contiguous
   at::Tensor output;  // the last layer's, contiguous
-  at::Tensor dy;      // [steps, batch, directions * H], of rows that lie in one piece; or undefined
+  at::Tensor dy;      // as the output, of rows that lie in one piece; or undefined
   at::Tensor d_hy, d_cy;
   at::Tensor dx, dhx, dcx;
   std::vector<at::Tensor> weight_gradients;
+  const PackedRows* packed;  // or nullptr
 
   const RnnProblem& problem() const {
     return plan.problem;
@@ -165,10 +170,13 @@ at::Tensor in_time(const at::Tensor& t, const RnnProblem& problem) {
   return problem.batch_first ? t.transpose(0, 1) : t;
 }
 
-// Rows that lie in one piece each.
+// Rows that lie in one piece each; those of a packed sequence one behind the other.
 at::Tensor rows_of(const std::optional<at::Tensor>& t, const RnnProblem& problem) {
   if (!is_given(t)) {
     return {};
+  }
+  if (problem.sequence.is_packed()) {
+    return t->contiguous();
   }
   at::Tensor rows = in_time(*t, problem);
   return rows.stride(2) == 1 || rows.size(2) == 1 ? rows : rows.contiguous();
@@ -205,6 +213,46 @@ void fill_weights(const Call& call, int64_t layer, LayerBackward& to) {
   }
 }
 
+// What of a layer of a packed sequence is padded for its backward.
+struct Padded {
+  at::Tensor x[2];  // by direction; an RNN needs none
+  at::Tensor y, dy;
+};
+
+cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaStream_t stream) {
+  const RnnProblem& problem = call.problem();
+  const Sequence& sequence = problem.sequence;
+  const at::TensorOptions options = call.input.options();
+  const auto bytes = static_cast<int>(call.input.element_size());
+  cudaError_t error = cudaSuccess;
+  if (recomputed_of(problem.cell) > 0) {
+    for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
+      padded.x[d] = at::empty({sequence.steps, sequence.batch, to.features}, options);
+      error = launch_pad(*call.packed, to.x, to.features, padded.x[d].mutable_data_ptr(), to.features, bytes,
+                         d, stream);
+      to.padded_x[d] = padded.x[d].const_data_ptr();
+    }
+  }
+  const auto unpack = [&](const void* packed, const void* at_end, at::Tensor& result) {
+    result = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, options);
+    return launch_unpack(*call.packed, packed, at_end, result.mutable_data_ptr(), problem.hidden,
+                         problem.directions, problem.dtype, stream);
+  };
+  if (error == cudaSuccess) {
+    error = unpack(to.y, nullptr, padded.y);
+    to.y = padded.y.const_data_ptr();
+  }
+  if (error == cudaSuccess && (to.dy != nullptr || to.d_hy != nullptr)) {
+    error = unpack(to.dy, to.d_hy, padded.dy);
+    to.dy = padded.dy.const_data_ptr();
+    to.d_hy = nullptr;
+    to.dy_step = padded.dy.stride(0);
+    to.dy_row = padded.dy.stride(1);
+  }
+  to.packed = call.packed;
+  return error;
+}
+
 // From the last layer to the first: the gradient of a layer's input is that of the output of the one before.
 cudaError_t run_layers(Call& call, cudaStream_t stream) {
   const RnnProblem& problem = call.problem();
@@ -216,8 +264,11 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
   for (int64_t layer = problem.layers - 1; layer >= 0; --layer) {
     const bool first = layer == 0;
     const auto inner = [&](int64_t of) { return moved(call.a.reserve.const_data_ptr(), reserve.offset(of)); };
-    at::Tensor dx = first ? call.dx : at::empty({sequence.steps, sequence.batch, columns}, options);
+    c10::SmallVector<int64_t, 3> sizes(call.input.sizes());
+    sizes.back() = columns;
+    at::Tensor dx = first ? call.dx : at::empty(sizes, options);
     LayerBackward to{};
+    to.rows = sequence.rows();
     fill_weights(call, layer, to);
     to.features = first ? sequence.features : columns;
     to.x = first ? call.input.const_data_ptr() : inner(layer - 1);
@@ -225,13 +276,20 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     to.hx = moved(call.a.hx.const_data_ptr(), layer * state_bytes);
     to.cx = is_given(call.a.cx) ? moved(call.a.cx->const_data_ptr(), layer * state_bytes) : nullptr;
     to.dy = read(call.dy);
-    to.dy_step = call.dy.defined() ? call.dy.stride(0) : 0;
-    to.dy_row = call.dy.defined() ? call.dy.stride(1) : 0;
+    const bool strided = call.dy.defined() && call.packed == nullptr;
+    to.dy_step = strided ? call.dy.stride(0) : 0;
+    to.dy_row = strided ? call.dy.stride(1) : 0;
     to.d_hy = moved(read(call.d_hy), layer * state_bytes);
     to.d_cy = moved(read(call.d_cy), layer * state_bytes);
     to.dx = written(dx);
     to.dhx = moved(written(call.dhx), layer * state_bytes);
     to.dcx = moved(written(call.dcx), layer * state_bytes);
+    Padded padded;
+    if (call.packed != nullptr) {
+      if (const cudaError_t error = pad_layer(call, to, padded, stream); error != cudaSuccess) {
+        return error;
+      }
+    }
     const at::Tensor scratch(
         at::detail::empty_cuda({scratch_bytes(call.plan, to)}, at::kByte, options.device(), std::nullopt));
     to.scratch = static_cast<char*>(scratch.mutable_data_ptr());
@@ -254,19 +312,29 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>>> run
   const c10::cuda::CUDAGuard guard(a.input.device());
   const at::TensorOptions options = a.input.options();
   const Sequence& sequence = problem.sequence;
-  const int64_t x_sizes[] = {sequence.steps, sequence.batch, sequence.features};
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  std::optional<PackedMetadata> metadata;
+  if (sequence.is_packed()) {
+    metadata.emplace(sequence, options, stream);
+    if (is_refusal(metadata->error)) {
+      return kRefused;
+    }
+    C10_CUDA_CHECK(metadata->error);
+  }
+  const at::Tensor input = in_time(a.input, problem).contiguous();
   Call call{a,
             plan,
-            in_time(a.input, problem).contiguous(),
+            input,
             in_time(a.output, problem).contiguous(),
             rows_of(a.grad_output, problem),
             contiguous(a.grad_hy),
             has_cell_state(problem.cell) ? contiguous(a.grad_cy) : at::Tensor(),
-            plan.wanted.input ? at::empty(x_sizes, options) : at::Tensor(),
+            plan.wanted.input ? at::empty(input.sizes(), options) : at::Tensor(),
             plan.wanted.hx ? at::empty(a.hx.sizes(), options) : at::Tensor(),
             plan.wanted.cx ? at::empty(a.hx.sizes(), options) : at::Tensor(),
-            plan.wanted.weights ? new_weight_gradients(a, problem) : std::vector<at::Tensor>()};
-  const cudaError_t error = run_layers(call, c10::cuda::getCurrentCUDAStream());
+            plan.wanted.weights ? new_weight_gradients(a, problem) : std::vector<at::Tensor>(),
+            metadata.has_value() ? &metadata->rows : nullptr};
+  const cudaError_t error = run_layers(call, stream);
   if (is_refusal(error)) {
     return kRefused;  // results are fresh: nobody has seen what earlier launches wrote
   }

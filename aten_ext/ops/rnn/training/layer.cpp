@@ -9,6 +9,7 @@
 #include "ops/rnn/training/column_sums.h"
 #include "ops/rnn/training/copies.h"
 #include "ops/rnn/training/few_rows.h"
+#include "ops/rnn/training/packed.h"
 #include "ops/rnn/training/recompute.h"
 #include "ops/rnn/training/scratch.h"
 #include "ops/rnn/training/sizes.h"
@@ -39,6 +40,9 @@ class Run {
       if (error == cudaSuccess) {
         error = plan_.one_launch ? one_launch(chunk) : step_by_step(chunk);
       }
+    }
+    if (error == cudaSuccess && layer_.packed != nullptr) {
+      error = pack_results();
     }
     if (error == cudaSuccess) {
       error = give_states();
@@ -108,7 +112,8 @@ class Run {
       to.h = sizes_.is_gru ? state_before(d, begin)
                            : sizes_.at(layer_.y, (begin * sizes_.batch * directions_ + d) * sizes_.hidden);
       to.coefficients = memory_.coefficients[d] + in_chunk * sizes_.batch * coefficients();
-      x.rows[d] = sizes_.at(layer_.x, begin * sizes_.batch * layer_.features);
+      const void* const all_x = layer_.packed != nullptr ? layer_.padded_x[d] : layer_.x;
+      x.rows[d] = sizes_.at(all_x, begin * sizes_.batch * layer_.features);
       x.w[d] = weights.w_ih;
       x.to[d] = memory_.input_gates[d];
       h.rows[d] = sizes_.is_gru || sizes_.is_lstm ? state_before(d, begin) : nullptr;
@@ -169,13 +174,19 @@ class Run {
         return error;
       }
     }
-    if (!sizes_.is_lstm) {
-      return cudaSuccess;
+    if (sizes_.is_lstm) {
+      if (const cudaError_t error = scan(chunk, only_boundary); error != cudaSuccess) {
+        return error;
+      }
     }
+    return layer_.packed != nullptr && !only_boundary ? pass_where_no_row_is(chunk) : cudaSuccess;
+  }
+
+  cudaError_t scan(int64_t chunk, bool only_boundary) {
     ScanParams p{};
     p.directions = directions_;
     p.dtype = dtype_;
-    p.steps = steps;
+    p.steps = sizes_.chunk_steps(chunk);
     p.batch = sizes_.batch;
     p.hidden = sizes_.hidden;
     for (int d = 0; d < directions_; ++d) {
@@ -186,6 +197,17 @@ class Run {
       to.c_end = only_boundary ? boundary(chunk, d) : nullptr;
     }
     return launch_scan(p, stream_);
+  }
+  // Of a packed sequence.
+  cudaError_t pass_where_no_row_is(int64_t chunk) {
+    const int64_t first = chunk * sizes_.chunk;
+    const int64_t steps = sizes_.chunk_steps(chunk);
+    cudaError_t error = cudaSuccess;
+    for (int d = 0; error == cudaSuccess && d < directions_; ++d) {
+      error = launch_pass_coefficients(*layer_.packed, memory_.coefficients[d], cell_,
+                                       sizes_.time(d, first, steps), steps, sizes_.hidden, d, stream_);
+    }
+    return error;
   }
   // The cell state behind a chunk.
   float* boundary(int64_t chunk, int direction) const {
@@ -338,32 +360,59 @@ class Run {
     return error;
   }
 
+  // What the results of a packed sequence are made of, in its rows.
+  cudaError_t pack_results() {
+    cudaError_t error = cudaSuccess;
+    const auto pack = [&](const void* padded, void* to, int64_t width, int direction) {
+      if (error == cudaSuccess && to != nullptr) {
+        error = launch_pack_rows(*layer_.packed, padded, to, width, dtype_, direction, stream_);
+      }
+    };
+    for (int d = 0; d < directions_; ++d) {
+      pack(memory_.d_hidden_gates[d], memory_.packed_d_hidden[d], sizes_.gates, d);
+      if (sizes_.is_gru) {
+        pack(memory_.d_input_gates[d], memory_.packed_d_input[d], sizes_.gates, d);
+      }
+      pack(state_before(d, 0), memory_.packed_previous[d], sizes_.hidden, d);
+    }
+    return error;
+  }
+  const void* d_input_rows(int direction) const {
+    return layer_.packed != nullptr ? memory_.packed_d_input[direction] : memory_.d_input_gates[direction];
+  }
+  const void* d_hidden_rows(int direction) const {
+    return layer_.packed != nullptr ? memory_.packed_d_hidden[direction] : memory_.d_hidden_gates[direction];
+  }
+  const void* previous_rows(int direction) const {
+    return layer_.packed != nullptr ? memory_.packed_previous[direction] : state_before(direction, 0);
+  }
+
   cudaError_t weights() {
     LtProduct product = new_product(plan_.tf32_results);
     product.n = sizes_.gates;
-    product.k = sizes_.rows();
+    product.k = layer_.rows;
     product.rows_by_column = true;
     product.w_by_column = true;
     product.in_dtype = true;
     Operands of_input{}, of_hidden{};
     ColumnSums sums{};
     sums.dtype = dtype_;
-    sums.rows = sizes_.rows();
+    sums.rows = layer_.rows;
     sums.columns = sizes_.gates;
     sums.partial = memory_.partial;
     for (int d = 0; d < directions_; ++d) {
       const LayerBackwardDirection& to = layer_.direction[d];
-      of_input.rows[d] = memory_.d_input_gates[d];
+      of_input.rows[d] = d_input_rows(d);
       of_input.w[d] = layer_.x;
       of_input.to[d] = to.dw_ih;
-      of_hidden.rows[d] = memory_.d_hidden_gates[d];
-      of_hidden.w[d] = state_before(d, 0);
+      of_hidden.rows[d] = d_hidden_rows(d);
+      of_hidden.w[d] = previous_rows(d);
       of_hidden.to[d] = to.dw_hh;
-      sums.from[sums.count] = memory_.d_hidden_gates[d];
+      sums.from[sums.count] = d_hidden_rows(d);
       sums.to[sums.count][0] = to.db_hh;
       sums.to[sums.count++][1] = sizes_.is_gru ? nullptr : to.db_ih;
       if (sizes_.is_gru) {
-        sums.from[sums.count] = memory_.d_input_gates[d];
+        sums.from[sums.count] = d_input_rows(d);
         sums.to[sums.count++][0] = to.db_ih;
       }
     }
@@ -400,7 +449,7 @@ class Run {
     product.k = sizes_.gates;
     product.w_by_column = true;
     product.in_dtype = memory_.sums == nullptr;
-    const int64_t rows = sizes_.rows();
+    const int64_t rows = layer_.rows;
     const int64_t at_once = memory_.sums != nullptr ? memory_.sums_rows : rows;
     for (int64_t first = 0; first < rows; first += at_once) {
       product.n = std::min(at_once, rows - first);
@@ -409,7 +458,7 @@ class Run {
       for (int d = 0; d < directions_; ++d) {
         product.adds = d > 0;
         const Operands own{
-            {sizes_.at(memory_.d_input_gates[d], first * sizes_.gates)}, {layer_.direction[d].w_ih}, {to}};
+            {sizes_.at(d_input_rows(d), first * sizes_.gates)}, {layer_.direction[d].w_ih}, {to}};
         if (const cudaError_t error = products(product, own, 1); error != cudaSuccess) {
           return error;
         }

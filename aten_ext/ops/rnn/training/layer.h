@@ -3,6 +3,7 @@
 //   states before each step      a copy of the output, one step later
 //   coefficients                 two products and an elementwise kernel over all steps of a chunk
 //   gradients of gates           step by step, from the end of the sequence: one launch, or a few a step
+//   packed rows of them          of a packed sequence: what follows knows nothing of padding
 //   weights, biases, input       products over all steps
 #pragma once
 
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 
+#include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/training/plan.h"
 
 namespace aten_ext::cuda {
@@ -29,7 +31,7 @@ struct LayerBackwardDirection {
 struct LayerBackward {
   LayerBackwardDirection direction[2];
   int64_t features;
-  const void* x;   // [steps, batch, features]
+  const void* x;   // [steps, batch, features], or packed: [rows, features]
   const void* y;   // [steps, batch, directions * H]
   const void* hx;  // [directions, batch, H]
   const void* cx;  // LSTM: the same
@@ -40,7 +42,12 @@ struct LayerBackward {
   void* dx;   // as x
   void* dhx;  // as hx
   void* dcx;
-  char* scratch;  // scratch_bytes() of them, at a multiple of 256
+  // Of a packed sequence, else nullptr. What has steps is padded then, as packed_sequence.h says; dy has the
+  // gradient of hy in it, at each row's own last step, and is zero where there is no row.
+  const PackedRows* packed;
+  const void* padded_x[2];  // by direction: [steps, batch, features]
+  int64_t rows;             // of x: those of the packed sequence, or steps * batch
+  char* scratch;            // scratch_bytes() of them, at a multiple of 256
 };
 
 int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer);

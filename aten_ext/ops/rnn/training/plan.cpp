@@ -45,6 +45,9 @@ bool may_tf32(const RnnProblem& problem) {
 }
 
 bool is_few_rows(const RnnProblem& problem) {
+  if (problem.sequence.is_packed()) {
+    return false;
+  }
   const int64_t rows = problem.sequence.steps * problem.sequence.batch;
   const double weights = static_cast<double>(problem.gates() * problem.hidden) *
                          static_cast<double>(problem.input() + problem.hidden);
@@ -105,6 +108,9 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
+  if (problem.sequence.is_packed()) {
+    return "packed sequence in training";  // right on the host; no GPU has timed it
+  }
   if (problem.sequence.steps > 1 && is_on_chip(problem) && !is_few_rows(problem)) {
     return "few steps of a layer that cuDNN trains on the chip";
   }

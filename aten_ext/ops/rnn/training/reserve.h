@@ -18,15 +18,16 @@ class Reserve {
   static constexpr int64_t kDims = 2;  // {1, bytes()}
 
   explicit Reserve(const RnnProblem& problem)
-      : layer_(round_up(problem.sequence.steps * problem.sequence.batch * problem.directions *
-                            problem.hidden * (problem.is_16_bits() ? 2 : 4),
-                        int64_t{256})),
+      : layer_(round_up(
+            problem.sequence.rows() * problem.directions * problem.hidden * (problem.is_16_bits() ? 2 : 4),
+            int64_t{256})),
         layers_(problem.layers) {}
 
   int64_t bytes() const {
     return offset(layers_ - 1);
   }
-  // Of the output of a layer that is not the last: [steps, batch, directions * H], contiguous.
+  // Of the output of a layer that is not the last: [steps, batch, directions * H], or the rows of a packed
+  // sequence, contiguous.
   int64_t offset(int64_t layer) const {
     return layer * layer_;
   }

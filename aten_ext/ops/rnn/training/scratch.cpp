@@ -30,7 +30,7 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   const int64_t states = sizes.directions * sizes.state();
   const bool has_weights = layer.direction[0].dw_ih != nullptr;
   const bool direct = sizes.bytes == sizeof(float);  // fp32 results are written where they go
-  if (sizes.steps > 1 && (has_weights || sizes.is_gru || sizes.is_lstm)) {
+  if ((sizes.steps > 1 || layer.packed != nullptr) && (has_weights || sizes.is_gru || sizes.is_lstm)) {
     previous = take(sizes.directions * rows * sizes.hidden * sizes.bytes);
   }
   for (int d = 0; d < sizes.directions; ++d) {
@@ -38,6 +38,12 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
         take_floats(sizes.chunk * sizes.batch * coefficients_of(plan.problem.cell) * sizes.hidden);
     d_hidden_gates[d] = take(rows * sizes.gates * sizes.bytes);
     d_input_gates[d] = sizes.is_gru ? take(rows * sizes.gates * sizes.bytes) : d_hidden_gates[d];
+  }
+  for (int d = 0; layer.packed != nullptr && d < sizes.directions; ++d) {
+    const int64_t row = layer.rows * sizes.bytes;
+    packed_previous[d] = has_weights ? take(row * sizes.hidden) : nullptr;
+    packed_d_hidden[d] = has_weights || !sizes.is_gru ? take(row * sizes.gates) : nullptr;
+    packed_d_input[d] = sizes.is_gru ? take(row * sizes.gates) : packed_d_hidden[d];
   }
   dh = direct && layer.dhx != nullptr ? static_cast<float*>(layer.dhx) : take_floats(states);
   if (sizes.is_lstm) {
@@ -52,8 +58,8 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
     words = reinterpret_cast<uint64_t*>(take(plan.recurrence.words * int64_t{sizeof(uint64_t)}));
   }
   if (layer.direction[0].db_ih != nullptr) {
-    partial =
-        take_floats(partial_sums(sizes.is_gru ? 2 * sizes.directions : sizes.directions, rows, sizes.gates));
+    partial = take_floats(
+        partial_sums(sizes.is_gru ? 2 * sizes.directions : sizes.directions, layer.rows, sizes.gates));
   }
   // The products of gates, and when these are over, the input's gradient in fp32.
   const uintptr_t shared = next_;
@@ -64,7 +70,7 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   next_ = shared;
   if (layer.dx != nullptr && !direct && sizes.directions == 2 && !plan.few_rows) {
     const int64_t row_bytes = layer.features * int64_t{sizeof(float)};
-    sums_rows = std::min(rows, std::max<int64_t>(1, kSumBytes / row_bytes));
+    sums_rows = std::min(layer.rows, std::max<int64_t>(1, kSumBytes / row_bytes));
     sums = take_floats(sums_rows * layer.features);
   }
   next_ = std::max(next_, end);

@@ -61,10 +61,14 @@ struct Scratch {
   float* coefficients[2] = {};   // of a chunk
   void* d_hidden_gates[2] = {};  // [steps, batch, gates]: gradients of W_hh h
   void* d_input_gates[2] = {};   // of W_ih x: a GRU's own, else the same
-  float* dh = nullptr;           // [directions, batch, H]: what is carried step by step, and the result
-  float* dc = nullptr;           // LSTM: the same
-  float* boundaries = nullptr;   // LSTM: [chunks - 1, directions, batch, H], cell states behind chunks
-  float* passed_dh[2] = {};      // from chunk to chunk, the one and the other in turns
+  // Of a packed sequence, the same in its rows: what the results are made of.
+  void* packed_previous[2] = {};
+  void* packed_d_hidden[2] = {};
+  void* packed_d_input[2] = {};
+  float* dh = nullptr;          // [directions, batch, H]: what is carried step by step, and the result
+  float* dc = nullptr;          // LSTM: the same
+  float* boundaries = nullptr;  // LSTM: [chunks - 1, directions, batch, H], cell states behind chunks
+  float* passed_dh[2] = {};     // from chunk to chunk, the one and the other in turns
   float* passed_dc[2] = {};
   uint64_t* words = nullptr;    // of the plan's one launch
   float* partial = nullptr;     // of column sums

@@ -24,8 +24,11 @@ RnnProblem problem_of_backward(const args::_cudnn_rnn_backward& a) {
   problem.layers = static_cast<int>(a.num_layers);
   problem.directions = a.bidirectional ? 2 : 1;
   problem.hidden = a.hidden_size;
-  problem.sequence = {a.input.size(a.batch_first ? 1 : 0), a.input.size(a.batch_first ? 0 : 1),
-                      a.input.size(2), nullptr, Layout::TimeMajor};
+  problem.sequence = a.batch_sizes.empty()
+                         ? Sequence{a.input.size(a.batch_first ? 1 : 0), a.input.size(a.batch_first ? 0 : 1),
+                                    a.input.size(2), nullptr, Layout::TimeMajor}
+                         : Sequence{static_cast<int64_t>(a.batch_sizes.size()), a.batch_sizes[0],
+                                    a.input.size(1), a.batch_sizes.data(), Layout::TimeMajor};
   return problem;
 }
 
@@ -36,12 +39,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
     const std::optional<at::Tensor>& grad_output, const std::optional<at::Tensor>& grad_hy,
     const std::optional<at::Tensor>& grad_cy, int64_t mode, int64_t hidden, int64_t layers, bool batch_first,
     bool bidirectional, const at::Tensor& reserve, std::array<bool, 4> mask, int64_t chunk, int64_t part,
-    bool tf32, bool one_launch, bool few_rows) {
+    bool tf32, bool one_launch, bool few_rows, at::IntArrayRef batch_sizes) {
   const std::optional<at::Tensor> none;
-  const args::_cudnn_rnn_backward a{input,  weight,      weight_stride0, weight_buf, hx,   cx,
-                                    output, grad_output, grad_hy,        grad_cy,    mode, hidden,
-                                    0,      layers,      batch_first,    0.0,        true, bidirectional,
-                                    {},     none,        reserve,        mask};
+  const args::_cudnn_rnn_backward a{input,       weight,      weight_stride0, weight_buf, hx,   cx,
+                                    output,      grad_output, grad_hy,        grad_cy,    mode, hidden,
+                                    0,           layers,      batch_first,    0.0,        true, bidirectional,
+                                    batch_sizes, none,        reserve,        mask};
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)));
   plan.one_launch = one_launch;
@@ -58,6 +61,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
     plan.recurrence = choice.plan();
   }
   auto ran = run(a, plan);
+  TORCH_CHECK(!ran.refused(), "declined late");
+  return ran.take();
+}
+
+// A forward in training of what the rule may leave to upstream.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
+    const at::Tensor& input, at::TensorList weight, int64_t weight_stride0, const at::Tensor& weight_buf,
+    const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, int64_t hidden, int64_t layers,
+    bool bidirectional, at::IntArrayRef batch_sizes) {
+  const std::optional<at::Tensor> none, buffer(weight_buf);
+  const args::_cudnn_rnn a{input,       weight, weight_stride0, buffer, hx,  cx,   mode,
+                           hidden,      0,      layers,         false,  0.0, true, bidirectional,
+                           batch_sizes, none};
+  RnnProblem problem{};
+  const char* const reason = problem_of(a, problem);
+  TORCH_CHECK(reason == nullptr, reason);
+  const Choice<RnnPlan> choice = plan_rnn(problem, gpu_of(c10::Device(c10::kMeta)));
+  TORCH_CHECK(choice.reason() == nullptr, choice.reason());
+  auto ran = run(a, choice.plan());
   TORCH_CHECK(!ran.refused(), "declined late");
   return ran.take();
 }
@@ -83,6 +105,7 @@ std::vector<int64_t> reserve_of(bool sixteen_bits, int64_t steps, int64_t batch,
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
   m.def("backward", backward);
+  m.def("forward", forward);
   m.def("reserve_of", reserve_of);
   m.def("products", [] {
     const int64_t products = device_on_host::fake_lt().products;

@@ -175,6 +175,7 @@ class Problem:
             "tf32": tf32,
             "one_launch": one_launch,
             "few_rows": few_rows,
+            "batch_sizes": [],
         }
         result: tuple[Any, Any, Any, list[torch.Tensor]] = ops.backward(*(arguments | changes).values())
         return result

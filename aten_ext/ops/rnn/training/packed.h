@@ -1,0 +1,33 @@
+// Bridge to the kernels that a backward of a packed sequence adds (packed.cu). No ATen here.
+//
+// The sequential part knows padded sequences alone, as that of the forward does (ops/rnn/packed_sequence.h).
+// A row's steps are the first that a direction computes, so the backward comes to it through steps where it
+// has none: there no gate has a gradient, and those of the states are passed on.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "ops/rnn/packed_sequence.h"
+#include "ops/rnn/problem.h"
+
+namespace aten_ext::cuda {
+
+// Packed rows [rows, directions * H] to [steps, batch, directions * H], each direction from a row's own first
+// step on and zero where there is none. `at_end` [directions, batch, H] is added at each row's own last step.
+// Either may be nullptr: zero.
+cudaError_t launch_unpack(const PackedRows& rows, const void* packed, const void* at_end, void* padded,
+                          int64_t hidden, int directions, Dtype dtype, cudaStream_t stream);
+
+// [steps, batch, width] of a direction to packed rows [rows, width].
+cudaError_t launch_pack_rows(const PackedRows& rows, const void* padded, void* packed, int64_t width,
+                             Dtype dtype, int direction, cudaStream_t stream);
+
+// Coefficients [steps, batch, coefficients, H] of `steps` times from `first` on: where there is no row, those
+// that pass the gradients of the states on and give the gates none.
+cudaError_t launch_pass_coefficients(const PackedRows& rows, float* coefficients, Cell cell, int64_t first,
+                                     int64_t steps, int64_t hidden, int direction, cudaStream_t stream);
+
+}  // namespace aten_ext::cuda
