@@ -164,7 +164,7 @@ cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gat
                           const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
   const CatInputs& found = target.plan.inputs;
   // Not a vector: setting its elements to zero takes as long as finding out what is in them.
-  const auto gathered = std::make_unique_for_overwrite<CatGatherInput[]>(inputs.size());
+  const std::unique_ptr<CatGatherInput[]> gathered(new CatGatherInput[inputs.size()]);
   CatGatherParams p{};
   p.dtype = to_dtype(found.dtype);
   for (size_t i = 0; i < inputs.size(); ++i) {
