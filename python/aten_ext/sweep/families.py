@@ -11,7 +11,15 @@ from typing import Protocol, cast
 from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 
-FAMILIES = {"cat": 250, "linear": 400, "gru": 90, "gru_cell": 50, "rnn_cpu": 300, "fused_adam": 30}
+FAMILIES = {
+    "cat": 250,
+    "linear": 400,
+    "gru": 90,
+    "gru_cell": 50,
+    "rnn_training": 150,
+    "rnn_cpu": 300,
+    "fused_adam": 30,
+}
 """Family -> its share of the cases. The names are modules of this package."""
 
 

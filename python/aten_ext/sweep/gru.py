@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from aten_ext.bench import rnn_cpu
 from aten_ext.bench.case import Case
 from aten_ext.bench.gru import DTYPES, Layers
 from aten_ext.sweep import draw, known_layers
@@ -14,7 +15,10 @@ MAX_STEP_ROWS = 1 << 18
 
 
 def case(random: Random, device: str) -> Case | None:
-    """A call of ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``. None: there is nothing to measure on a CPU."""
+    """A call of ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``, a fifth of them packed.
+
+    None: there is nothing to measure on a CPU.
+    """
     if device != "cuda":
         return None
     cell = random.choice(("GRU", "LSTM", "LSTM", "RNN"))
@@ -26,16 +30,13 @@ def case(random: Random, device: str) -> Case | None:
         layers, directions = random.choice((1, 1, 1, 2)), random.choice((1, 1, 2))
     batch = draw.log_uniform(random, 1, 512)
     steps = min(draw.log_uniform(random, 1, 1000), max(1, MAX_STEP_ROWS // (batch * max(1, hidden // 128))))
-    drawn = Layers(
-        steps,
-        batch,
-        inputs,
-        hidden,
-        layers,
-        directions,
-        random.choice(DTYPES),
-        batch_first=random.random() < 0.5,
-        bias=random.random() < 0.9,
-        cell=cell,
-    ).case()
+    sizes = (steps, batch, inputs, hidden, layers, directions, random.choice(DTYPES))
+    batch_first, bias = random.random() < 0.5, random.random() < 0.9
+    if random.random() < 0.2:
+        kind = random.choice(("RNN_TANH", "RNN_RELU")) if cell == "RNN" else cell
+        shortest = random.randint(1, steps)
+        packed = rnn_cpu.Layers(kind, *sizes, shortest=shortest, batch_first=batch_first, bias=bias)
+        drawn = replace(packed.case(), override="_cudnn_rnn")
+    else:
+        drawn = Layers(*sizes, batch_first=batch_first, bias=bias, cell=cell).case()
     return replace(drawn, name=" ".join(filter(None, (model, drawn.name))))

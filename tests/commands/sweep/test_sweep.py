@@ -78,6 +78,17 @@ def test_cases_run(family: str) -> None:
     assert ran >= 5
 
 
+@pytest.mark.parametrize("family", ["gru", "rnn_training"])
+def test_cases_of_a_gpu_can_be_made(family: str) -> None:
+    """The smallest ones, on a CPU: packed, padded, in training."""
+    kinds = set()
+    for case in families.draw([family], "cuda", 5, 120):
+        if case.footprint < 1 << 19:
+            case.make("cpu")()
+            kinds.add("packed" in case.label)
+    assert kinds == {True, False}
+
+
 def test_layouts_of_cat() -> None:
     """Each layout is what its name says, and nothing is all zeros."""
     from aten_ext.sweep.cat import Input
@@ -159,7 +170,7 @@ def test_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["dog"], "unknown family 'dog'; choose from: cat, linear, gru, gru_cell, rnn_cpu, fused_adam"),
+        (["dog"], f"unknown family 'dog'; choose from: {', '.join(families.FAMILIES)}"),
         (["--cases", "0"], "--cases must be at least 1, not 0"),
         (["--worst", "-1"], "--worst must not be negative, not -1"),
         (["linear", "--device", "cpu"], "linear: nothing to measure on cpu"),
