@@ -10,6 +10,7 @@
 
 #ifdef ATEN_EXT_WITH_CUDA
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -57,6 +58,8 @@ std::optional<double> Stopwatch::read(bool wait) {
   if (events_ == nullptr) {
     return static_cast<double>(nanoseconds_) * 1e-3;
   }
+  // Asking is not for a thread while another captures a graph, unless it says so.
+  const c10::cuda::CUDAStreamCaptureModeGuard relaxed{cudaStreamCaptureModeRelaxed};
   if (wait) {
     events_->end.synchronize();
   } else if (!events_->end.query()) {
