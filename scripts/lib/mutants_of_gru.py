@@ -15,7 +15,13 @@ _PLANS = "tests/ops/rnn/test_plans.py"
 _CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
-    ("gru: packed sequences train", _RULE, "a.train && !a.batch_sizes.empty()", "false", _DECLINES),
+    (
+        "gru: packed sequences train",
+        "aten_ext/ops/rnn/training/plan.cpp",
+        'if (problem.sequence.is_packed()) {\n    return "packed',
+        'if (false) {\n    return "packed',
+        _DECLINES,
+    ),
     (
         "gru: dropout between layers is left out",
         _RULE,

@@ -235,7 +235,10 @@ def test_calls_that_decline_for_one_argument(look: Look, monkeypatch: pytest.Mon
     monkeypatch.setattr(_measured, "cases", lambda: ())
     (only,) = look(flawed)
     assert only.kind == "declined" and only.site.endswith(f":{line(flawed, 'layer(torch')}")
-    assert only.text.startswith("gru.input goes upstream: dtype other than float32 (") and only.calls == 6
+    assert (
+        only.text.startswith("gru.input goes upstream: dtype other than float32, bfloat16 (")
+        and only.calls == 6
+    )
     assert only.estimate is None and "benchmark cases of gru.input in float32" in only.why_none
     machine = _measured.machine_name(torch.device("cpu"))
     found = cases("gru.input", [1.0, 2.0, 2.0, 2.0, 4.0], machine)

@@ -290,7 +290,7 @@ def decomposed(asked: Mapping[str, int], ran: Mapping[str, int]) -> dict[str, in
     """How often each override would have been asked if composite operators had no kernel.
 
     Args:
-        asked: override -> its calls, fused or declined.
+        asked: override -> its calls, fused or declined, of all that there are at the key.
         ran: override -> those that ran fused.
 
     Returns:
@@ -299,7 +299,7 @@ def decomposed(asked: Mapping[str, int], ran: Mapping[str, int]) -> dict[str, in
     found = collections.Counter({name: count for name, count in asked.items() if count})
     for composite, parts in PARTS.items():
         for part, count in parts.items():
-            if ran.get(composite, 0):
+            if ran.get(composite, 0) and part in asked:
                 found[part] += count * ran[composite]
     return dict(found)
 

@@ -25,7 +25,7 @@ FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagr
 CONTIGUOUS = "call .contiguous() on it where it is made, once"
 MENDABLE: dict[str, str] = {
     "dtype other than float32, float16, bfloat16": "use float32, float16 or bfloat16 here",
-    "dtype other than float32": "use float32 here",
+    "dtype other than float32, bfloat16": "use float32 or bfloat16 here",
     "more than one dtype": "give all tensors of the call one dtype",
     "mat1 whose rows are not contiguous in multiples of 16 bytes": (
         "make the inner size K (in_features) a multiple of 8 elements in 16 bits, of 4 in float32: "

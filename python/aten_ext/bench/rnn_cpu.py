@@ -82,7 +82,7 @@ class Layers:
             override=f"{self.cell.lower()}.{'data' if self.shortest else 'input'}",
             make=partial(_make_layers, self),
             footprint=times * sizes.footprint + (kept * ITEMSIZE[self.dtype] if self.training else 0),
-            bytes=times * sizes.bytes,
+            bytes=times * sizes.bytes + (2 * kept * ITEMSIZE[self.dtype] if self.training else 0),
             flops=times * sizes.flops,
             sizes={},
             series="",
