@@ -73,7 +73,7 @@ __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>)
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-// What follows from an input and its place in the result. A caller pays for every line of this once an input.
+// What follows from an input and its place in the result. The host finds it out once for each input.
 struct Described {
   int64_t items;
   int64_t packs;

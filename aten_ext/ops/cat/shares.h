@@ -94,7 +94,7 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
       across += input.strides[geometry.from.back()] != 1 ? numel : 0;
     }
   }
-  // Most calls are small or have no transpose, and a call of many inputs costs its caller more than the GPU.
+  // Most calls are small or have no transpose, and the search would cost the host more than the GPU takes.
   if (across > kGatheredTransposes * multiprocessors) {
     share_with_tiles(shares, geometry, inputs, multiprocessors);
     gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
