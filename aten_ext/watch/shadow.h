@@ -62,6 +62,21 @@ class Randomness {
   at::Tensor after_;
 };
 
+// Does `work` as the watch's own. False when it raises an error, which goes no further than failed(what).
+template <class Work, class Failed>
+bool attempt_internally(const Work& work, const Failed& failed) {
+  try {
+    const Internal internal;
+    work();
+    return true;
+  } catch (const std::exception& error) {
+    failed(error.what());
+  } catch (...) {
+    failed("an exception of unknown type");
+  }
+  return false;
+}
+
 // What becomes of one shadowed call.
 class ShadowCall {
  public:
@@ -71,16 +86,7 @@ class ShadowCall {
   // Do `work` as shadow mode's own. False, and counted, when it raises an error, which goes no further.
   template <class Work>
   bool attempt(const Work& work) {
-    try {
-      const Internal internal;
-      work();
-      return true;
-    } catch (const std::exception& error) {
-      failed(error.what());
-    } catch (...) {
-      failed("an exception of unknown type");
-    }
-    return false;
+    return attempt_internally(work, [this](const char* what) { failed(what); });
   }
 
  private:

@@ -59,16 +59,7 @@ class TimedCall {
   // As ShadowCall::attempt.
   template <class Work>
   bool attempt(const Work& work) {
-    try {
-      const Internal internal;
-      work();
-      return true;
-    } catch (const std::exception& error) {
-      failed(error.what());
-    } catch (...) {
-      failed("an exception of unknown type");
-    }
-    return false;
+    return attempt_internally(work, [this](const char* what) { failed(what); });
   }
 
  private:
