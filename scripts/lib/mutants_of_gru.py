@@ -16,11 +16,18 @@ _CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
-        "gru: packed sequences train",
+        "gru: small layers train that cuDNN keeps on the chip",
         "aten_ext/ops/rnn/training/plan.cpp",
-        'if (problem.sequence.is_packed()) {\n    return "packed',
-        'if (false) {\n    return "packed',
-        _DECLINES,
+        "if (padded && is_kept_in_training(problem)) {",
+        "if (false) {",
+        ("tests/ops/rnn/training/test_training_rules.py",),
+    ),
+    (
+        "gru: a packed sequence of equal rows is none of padded ones",
+        "aten_ext/ops/rnn/problem.cpp",
+        "const bool equal = a.batch_sizes.front() == a.batch_sizes.back();",
+        "const bool equal = a.batch_sizes.size() > 1;",
+        ("tests/ops/rnn/test_packed_on_host.py",),
     ),
     (
         "gru: dropout between layers is left out",
@@ -56,7 +63,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers that cuDNN keeps on the chip are taken",
         _PLAN,
-        "if (!packed && is_kept_on_chip(problem)) {",
+        "if (!problem.given_packed && is_kept_on_chip(problem)) {",
         "if (false) {",
         _DECLINES,
     ),

@@ -108,6 +108,16 @@ def test_training_and_generators_are_the_same_with_and_without() -> None:
     assert "upstream cannot be called beside them" in str(aten_ext.report())
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Several would wait for one another where another process has a core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_the_saving_is_within_its_error_of_a_direct_measurement() -> None:
     """Upstream sampled beside a third of the calls, and timed directly in turns with ours."""
     state = make_state([(64, 64)] * 4)
@@ -118,7 +128,7 @@ def test_the_saving_is_within_its_error_of_a_direct_measurement() -> None:
         return saved.us / row().comparable, saved.error_us / row().comparable
 
     found = []
-    for _ in range(3):  # another process may take the CPU in one of them
+    for _ in range(5):  # another process may take the CPU in one of them
         aten_ext.enable_report(sample_every=3)
         for _ in range(300):
             call("_fused_adamw_", state)

@@ -52,6 +52,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include "core/launch.h"
 #include "ops/rnn/cell_step.h"
 #include "ops/rnn/flat_weights.h"
+#include "ops/rnn/in_time.h"
 #include "ops/rnn/packed_metadata.h"
 #include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/projection.h"
@@ -451,7 +452,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   packed_metadata.has_value() ? &*packed_metadata : nullptr,
                   problem.train ? at::empty({1, Reserve(problem).bytes()}, options.dtype(at::kByte))
                                 : at::empty({0}, options.dtype(at::kByte))};
-  at::Tensor x = problem.batch_first ? a.input.transpose(0, 1) : a.input;
+  at::Tensor x = in_time(a.input, problem);
   for (; layer.index < problem.layers; ++layer.index) {
     const cudaError_t error = run_layer(layer, x);
     if (is_refusal(error)) {
@@ -461,7 +462,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     x = layer.y;
     layer.layout = Layout::TimeMajor;
   }
-  return std::tuple{problem.batch_first ? layer.y.transpose(0, 1) : layer.y, layer.hy,
+  return std::tuple{as_given(layer.y, problem, a.input.dim()), layer.hy,
                     layer.cx.defined() ? layer.cy : at::empty({0}, options), layer.reserve,
                     is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
 }

@@ -19,7 +19,6 @@ constexpr int64_t kGridSteps[2] = {5, 10};
 
 // A block alone: kGates * H * H weights are at most its registers, or a cluster of two has them. Small ones
 // share an SM.
-constexpr int64_t kBlockHidden = 128;
 constexpr int64_t kSmallBlockHidden = 64;
 constexpr int64_t kSmallBlocks = 3;
 constexpr int64_t kWarpHidden = 32;  // a block of one warp
@@ -56,10 +55,14 @@ constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][b
 // LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM; of an RNN in a cluster up to a hidden
 // size from which cuDNN's kernels are slow. And rows that a few steps in fp32 may have beyond a hidden size.
 constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
-constexpr int64_t kRnnClusterHidden = 224;
+constexpr int64_t kRnnClusterHidden = 256;
 constexpr int64_t kRnnClusterRows = 6;
 constexpr int64_t kFewStepsHidden = 384;
 constexpr int64_t kFewStepsRows = 64;
+
+// Up to so many steps (fp32, fp16, bf16; inference and training) padding a packed sequence, and packing it
+// again, takes more of the GPU's time than upstream's few launches.
+constexpr int64_t kFewPackedSteps[3][2] = {{3, 4}, {3, 7}, {2, 7}};
 
 // Chunks of a long sequence: bytes of projections that are worth another launch, and the steps that make its
 // beginning (6 us in a cluster, 15 over the whole GPU, and that of a GEMM) about one percent.
@@ -243,7 +246,12 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
   // hold a cell state.
   const bool packed = problem.sequence.is_packed();
-  if (!packed && is_kept_for_few_steps(problem)) {
+  const int kind = problem.dtype == Dtype::Float ? 0 : problem.dtype == Dtype::Half ? 1 : 2;
+  const int64_t few = kFewPackedSteps[kind][problem.train];
+  if (packed && sizes.steps <= few) {
+    return "packed sequence of few steps";
+  }
+  if (!problem.given_packed && (is_kept_for_few_steps(problem) || is_small_gru(problem))) {
     return "layer that cuDNN keeps on the chip";
   }
   if (!packed && plan_steps(sizes, plan.tf32)) {
@@ -258,7 +266,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  if (!packed && is_kept_on_chip(problem)) {
+  if (!problem.given_packed && is_kept_on_chip(problem)) {
     return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
                                      : "layer that cuDNN keeps on the chip";
   }

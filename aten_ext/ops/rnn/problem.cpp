@@ -72,7 +72,7 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
 
 constexpr const char* kOtherPackedRows = "packed sequence whose batch sizes do not fit the input";
 // Padded elements for each that exists: of more, the kernels' time goes to rows that have ended.
-constexpr int64_t kMaxPadding = 8;
+constexpr int64_t kMaxPadding = 32;
 
 const char* decline_packed(at::IntArrayRef batch_sizes, int64_t rows) {
   int64_t sum = 0;
@@ -158,17 +158,23 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
       problem.dtype == Dtype::Float && at::globalContext().allowTF32CuDNN(at::Float32Op::RNN);
   problem.biases = a.weight_stride0 == 4;
   problem.batch_first = a.batch_first && !packed;
+  problem.given_packed = packed;
   problem.train = a.train;
   problem.dropout = a.dropout;
   problem.layers = static_cast<int>(a.num_layers);
   problem.directions = a.bidirectional ? 2 : 1;
   problem.hidden = a.hidden_size;
   if (packed) {
-    problem.sequence = {static_cast<int64_t>(a.batch_sizes.size()), a.batch_sizes[0], input.size(1),
-                        a.batch_sizes.data(), Layout::TimeMajor};
     if (const char* reason = decline_packed(a.batch_sizes, input.size(0))) {
       return reason;
     }
+    // Rows that all have every step are a padded sequence, in two dimensions.
+    const bool equal = a.batch_sizes.front() == a.batch_sizes.back();
+    const Layout layout = !equal || input.is_contiguous() ? Layout::TimeMajor
+                          : input.stride(1) == 1          ? Layout::Rows
+                                                          : Layout::Strided;
+    problem.sequence = {static_cast<int64_t>(a.batch_sizes.size()), a.batch_sizes[0], input.size(1),
+                        equal ? nullptr : a.batch_sizes.data(), layout};
   } else {
     problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
                         nullptr, layout_of(input, a.batch_first)};

@@ -20,6 +20,7 @@ struct RnnProblem {
   bool tf32_allowed;  // torch.backends.cudnn.rnn.fp32_precision, or allow_tf32 of cuDNN; not that of matmul
   bool biases;
   bool batch_first;
+  bool given_packed;  // as rows of a packed sequence, whatever their lengths: upstream runs it step by step
   bool train;
   double dropout;
   int layers;

@@ -8,6 +8,9 @@
 
 namespace aten_ext::cuda {
 
+// Up to this hidden size a block alone runs a recurrence.
+constexpr int64_t kBlockHidden = 128;
+
 struct Sizes {
   const RnnProblem& problem;
   bool sixteen_bits;

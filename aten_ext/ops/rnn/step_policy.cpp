@@ -46,6 +46,9 @@ constexpr int64_t kFewTf32StepRowsHidden[2] = {128, 512};
 constexpr int64_t kMaxStepLaunches = 4;
 constexpr double kStepsWeights = 4.3e6;      // 16 bits
 constexpr double kFmaStepsProducts = 2.2e6;  // fp32
+// Of a GRU in fp32 that fits a block, in how many steps of how many rows one launch after a GEMM is shorter.
+constexpr int64_t kBlockSteps[2] = {3, 2};
+constexpr int64_t kBlockRows[2] = {2, 5};
 // Columns of W_ih and W_hh for each hidden unit: of more, few warps have long rows, and a GEMM for all steps
 // spreads them over the GPU. T=3 B=212 I=2048 H=8 in fp16 takes upstream 12 us and steps 30; T=3 B=5 I=864
 // H=50 in fp32 17 and 18.
@@ -92,6 +95,15 @@ bool has_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {
   return input % vector == 0 && hidden % vector == 0;
 }
 
+bool is_block_of_rows(const Sizes& sizes) {
+  for (int i = 0; i < 2; ++i) {
+    if (sizes.hidden <= kBlockHidden && sizes.steps >= kBlockSteps[i] && sizes.batch >= kBlockRows[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Several steps in 16 bits of an LSTM or RNN. cuDNN runs the layers of a stack beside one another.
 bool is_small_steps(const Sizes& sizes, double weights, double products) {
   if (sizes.problem.dtype != Dtype::Half) {
@@ -115,8 +127,10 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
     return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors[one]) &&
            (one ? products <= most_products(sizes.batch) : is_small_steps(sizes, weights, products));
   }
-  const bool more_rows = one && weights <= kFewWeights && sizes.batch <= kFmaStepRowsOfFewWeights &&
-                         (!lstm || sizes.hidden <= cudnn_tf32(Cell::Lstm).beyond_hidden);
+  // In TF32 cuDNN's kernels are shorter; in training its launches are many.
+  const bool more_rows =
+      one && weights <= kFewWeights && sizes.batch <= kFmaStepRowsOfFewWeights &&
+      (!lstm || sizes.problem.train || sizes.hidden <= cudnn_tf32(Cell::Lstm).beyond_hidden);
   if (sizes.batch <= kFmaStepRows || more_rows) {
     return one || (products <= (vectors ? kOtherFmaStepsProducts : kFmaStepsProductsWithoutVectors) &&
                    weights <= kOtherFmaStepsWeights);
@@ -147,7 +161,7 @@ bool plan_steps(const Sizes& sizes, bool& tf32) {
                : products <= kStepProducts && weights <= kStepsWeights;
   }
   if (is_small_fma_step(sizes.batch, weights)) {
-    return one || products <= kFmaStepsProducts;
+    return one || (products <= kFmaStepsProducts && !is_block_of_rows(sizes));
   }
   tf32 = true;
   return one && is_tf32_step(sizes, weights);

@@ -39,6 +39,7 @@ for _op in (
     "cat",
     "gru",
     "rnn_training",
+    "rnn_packed",
     "rnn_cpu",
     "linear",
 ):

@@ -17,6 +17,7 @@ FAMILIES = {
     "gru": 90,
     "gru_cell": 50,
     "rnn_training": 150,
+    "rnn_packed": 60,
     "rnn_cpu": 300,
     "fused_adam": 30,
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from aten_ext.bench import rnn_cpu
 from aten_ext.bench.case import Case
 from aten_ext.bench.gru import DTYPES, Layers
+from aten_ext.bench.layer_stack import SPREADS, LayerStack
 from aten_ext.sweep import draw, known_layers
 
 MAX_STEP_ROWS = 1 << 18
@@ -35,8 +35,11 @@ def case(random: Random, device: str) -> Case | None:
     if random.random() < 0.2:
         kind = random.choice(("RNN_TANH", "RNN_RELU")) if cell == "RNN" else cell
         shortest = random.randint(1, steps)
-        packed = rnn_cpu.Layers(kind, *sizes, shortest=shortest, batch_first=batch_first, bias=bias)
-        drawn = replace(packed.case(), override="_cudnn_rnn")
+        spread = random.choice(SPREADS)
+        packed = LayerStack(
+            kind, *sizes, shortest=shortest, spread=spread, batch_first=batch_first, bias=bias
+        )
+        drawn = packed.case("gru")
     else:
         drawn = Layers(*sizes, batch_first=batch_first, bias=bias, cell=cell).case()
     return replace(drawn, name=" ".join(filter(None, (model, drawn.name))))

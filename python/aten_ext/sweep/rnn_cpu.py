@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from aten_ext.bench.case import Case
-from aten_ext.bench.rnn_cpu import DTYPES, Layers, cell
+from aten_ext.bench.layer_stack import SPREADS, LayerStack
+from aten_ext.bench.rnn_cpu import DTYPES, cell
 from aten_ext.sweep import draw
 
 MAX_PRODUCTS = 1 << 28
@@ -34,7 +35,7 @@ def case(random: Random, device: str) -> Case | None:
         inputs, hidden, batch = max(1, inputs // 2), max(1, hidden * 2 // 3), max(1, batch * 2 // 3)
     step = gates * hidden * (hidden + inputs) * batch * layers * directions * (3 if training else 1)
     steps = max(1, min(steps, MAX_PRODUCTS // step, 400 // layers // directions))
-    return Layers(
+    return LayerStack(
         kind,
         steps,
         batch,
@@ -45,7 +46,8 @@ def case(random: Random, device: str) -> Case | None:
         dtype,
         training=training,
         shortest=random.randint(1, steps) if random.random() < 0.35 else 0,
+        spread=random.choice(SPREADS),
         batch_first=random.random() < 0.5,
         bias=random.random() < 0.85,
         dropout=random.choice((0.0, 0.2)) if layers > 1 else 0.0,
-    ).case()
+    ).case("rnn_cpu")

@@ -191,7 +191,7 @@ def run_cell(dtype: torch.dtype, batch: int, mode: int = GRU) -> None:
 @on_host
 def test_refused_launches_go_upstream(ops: Any) -> None:
     """A green context refuses what choose() could not know of: upstream runs, nothing raises."""
-    x, h = torch.randn(3, 2, 8), torch.randn(1, 2, 16)
+    x, h = torch.randn(3, 1, 8), torch.randn(1, 1, 16)
     gru = torch.nn.GRU(8, 16).requires_grad_(False)
     options = (GRU, 16, 0, 1, False, 0.0, False, False, [], None)
 
@@ -208,7 +208,7 @@ def test_refused_launches_go_upstream(ops: Any) -> None:
     ops.refuse(1)
     with pytest.raises(RuntimeError, match="declined late"):
         torch.ops.aten_ext_on_host.gru_cell(x[0], h[0], *cell_of_16.parameters())
-    products = torch.randn(2, 48), torch.randn(2, 48)
+    products = torch.randn(1, 48), torch.randn(1, 48)
     ops.refuse(1)
     with pytest.raises(RuntimeError, match="declined late"):
         torch.ops.aten_ext_on_host._thnn_fused_gru_cell(*products, h[0], None, None)

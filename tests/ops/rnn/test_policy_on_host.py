@@ -105,9 +105,14 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 4, 12)),
         ({"steps": 2, "batch": 129, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
         # Few units with long rows of W_ih.
-        ({"steps": 3, "batch": 4, "hidden": 20, "inputs": 300}, ("step", 0, 0, 0, 0)),
-        ({"steps": 3, "batch": 4, "hidden": 20, "inputs": 301}, ("recurrence", FMA, BLOCK, 1, 1)),
-        ({"steps": 3, "batch": 4, "hidden": 20, "inputs": 301, "directions": 2}, ("step", 0, 0, 0, 0)),
+        ({"steps": 3, "hidden": 20, "inputs": 300}, ("step", 0, 0, 0, 0)),
+        ({"steps": 3, "hidden": 20, "inputs": 301}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"steps": 3, "hidden": 20, "inputs": 301, "directions": 2}, ("step", 0, 0, 0, 0)),
+        # One block after a GEMM, of rows that share it.
+        ({"steps": 3, "batch": 2, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"steps": 2, "batch": 4, "hidden": 128}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "batch": 5, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
+        ({"steps": 3, "batch": 4, "hidden": 129}, ("step", 0, 0, 0, 0)),
         ({"steps": 1, "batch": 4, "hidden": 20, "inputs": 301}, ("step", 0, 0, 0, 0)),
         # fp32: a block, clusters of 8 and 16, the whole GPU.
         ({"hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
@@ -382,7 +387,8 @@ def test_policy_of_an_lstm(ops: Any, changes: dict[str, Any], expected: tuple[An
         ({"steps": 4, "hidden": 512, "batch": 64, "tf32": True}, ("recurrence", TF32, CLUSTER, 16, 10)),
         ({"batch": 91, "hidden": 200}, (LARGE_BATCH,)),
         ({"batch": 90, "hidden": 200}, ("recurrence", FMA, CLUSTER, 8, 6)),
-        ({"batch": 240}, ("recurrence", FMA, CLUSTER, 8, 16)),
+        ({"batch": 90}, ("recurrence", FMA, CLUSTER, 8, 6)),
+        ({"batch": 91}, (LARGE_BATCH,)),
         ({"hidden": 40, "directions": 2, "batch": 64}, ("recurrence", FMA, BLOCK, 1, 1)),
         ({"hidden": 40, "directions": 2, "batch": 65}, (KEPT,)),
         ({"hidden": 1024, "batch": 12}, ("recurrence", FMA, GRID, 128, 12)),

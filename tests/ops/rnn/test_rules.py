@@ -36,9 +36,9 @@ from ops.rnn.cases import (
         {"hidden": 33},
         {"hidden": 600},
         {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
-        {"train": True, "steps": 4},
+        {"train": True, "steps": 5, "hidden": 256},
         {"train": True, "steps": 1, "layers": 3, "bidirectional": True},
-        {"train": True, "steps": 2, "dropout": 0.5},  # and between layers
+        {"train": True, "hidden": 256, "dropout": 0.5},  # and between layers
         {"input": meta(5, 2, 12)[..., ::2]},
     ],
     ids=names,
@@ -145,19 +145,33 @@ def test_layers_one_after_the_other_are_not_cudnns_order() -> None:
 
 
 def test_packed_sequences_run() -> None:
-    sizes = [16, *[1] * 17]
-    hx = meta(1, 16, 8)
-    assert ask_layer(input=meta(33, 6), batch_sizes=sizes, hx=hx).startswith("packed sequence of one long")
-    assert ask_layer(input=meta(32, 6), batch_sizes=[16, 2, *[1] * 14], hx=hx) == ""
-    assert ask_layer(input=meta(3, 6), batch_sizes=[2, 1]) == ""
-    assert ask_layer(input=meta(3, 6), batch_sizes=[2, 1], batch_first=True) == ""
+    hx = meta(1, 64, 8)
+    reason = ask_layer(input=meta(127, 6), batch_sizes=[64, *[1] * 63], hx=hx)
+    assert reason.startswith("packed sequence of one long")
+    assert ask_layer(input=meta(126, 6), batch_sizes=[64, *[1] * 62], hx=hx) == ""
+    few = (
+        (torch.float32, False, 3),
+        (torch.float16, False, 3),
+        (torch.bfloat16, False, 2),
+        (torch.float32, True, 4),
+        (torch.float16, True, 7),
+        (torch.bfloat16, True, 7),
+    )
+    for dtype, train, steps in few:
+        for count in (steps, steps + 1):
+            lengths: dict[str, Any] = {
+                "input": meta(count + 1, 6, dtype=dtype),
+                "batch_sizes": [2] + [1] * (count - 1),
+            }
+            reason = ask_layer(dtype=dtype, train=train, **lengths)
+            assert reason == ("packed sequence of few steps" if count == steps else "")
+    assert ask_layer(input=meta(5, 6), batch_sizes=[2, 1, 1, 1], batch_first=True) == ""
     assert ask_layer(input=meta(2, 6), batch_sizes=[2]) == "", "one step"
 
 
 DECLINED = [
     ("unknown mode", {"mode": 4}),
     ("unknown mode", {"mode": -1}),
-    ("packed sequence in training", {"train": True, "input": meta(3, 6), "batch_sizes": [2, 1]}),
     ("input that is not three-dimensional", {"input": meta(3, 6)}),
     *(
         ("packed sequence whose batch sizes do not fit the input", {"input": rows, "batch_sizes": sizes})
@@ -172,7 +186,7 @@ DECLINED = [
     ),
     (
         "packed sequence of one long row and many short ones",
-        {"input": meta(32, 6), "batch_sizes": [16, *[1] * 16], "hx": meta(1, 16, 8)},
+        {"input": meta(127, 6), "batch_sizes": [64, *[1] * 63], "hx": meta(1, 64, 8)},
     ),
     ("initial state that is not contiguous or of another size", {"input": meta(4, 6), "batch_sizes": [3, 1]}),
     ("projection", {"proj_size": 2}),
@@ -232,7 +246,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     ({"hidden": 512}, "batch", 112, 113),
     ({"hidden": 256}, "batch", 240, 241),
     ({"hidden": 128}, "batch", 2112, 2113),
-    ({"hidden": 32}, "batch", 12672, 12673),
+    ({"hidden": 32, "steps": 33}, "batch", 12672, 12673),
     ({"hidden": 64}, "batch", 3168, 3169),
     ({"hidden": 64, "dtype": torch.float16}, "batch", 12672, 12673),
     ({"hidden": 512, "dtype": torch.float16}, "batch", 480, 481),

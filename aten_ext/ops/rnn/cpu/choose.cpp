@@ -151,11 +151,17 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
   const RnnWork work{a.cell,        plan.directions, steps, a.states[0].size(1), a.states[0].size(2),
                      plan.bfloat16, a.data.size(-1)};
   plan.threads = share_work(work);
+  if (a.cell == RnnCell::Lstm && !plan.packed && is_large_step(work)) {
+    return "LSTM of large steps, which oneDNN runs as fast";
+  }
   if (a.cell == RnnCell::Lstm && !plan.packed && !beats_onednn(work, plan.threads)) {
     return "LSTM on one thread, which oneDNN runs as fast";
   }
   // The GEMM before a step takes rows that lie one behind another: those of all steps, or none.
   const bool uneven = plan.packed && a.data.size(0) != steps * work.batch;
+  if (is_all_product(work, plan.differentiated)) {
+    return "few steps of large products";
+  }
   if (!beats_narrow_products(work, plan.threads, /*gemm=*/!uneven)) {
     return "steps of bfloat16, whose products are faster in 16 bits";
   }

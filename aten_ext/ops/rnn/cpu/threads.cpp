@@ -26,6 +26,9 @@ struct Rates {
   double worth_thread = 8000;         // less is not worth waking a thread for
   double short_lstm_step = 60e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
   double short_lstm_input = 12e6;  // and of the projection of its input
+  double large_step = 30e6;  // multiply-adds from which oneDNN's GEMM of bfloat16, and its LSTM, gain on ours
+  int64_t large_hidden = 192;     // of a few steps in fp32: MKL's GEMM gains on panels that a few steps read
+  int64_t few_steps[2] = {8, 2};  // in inference, in training
   double l2_bytes = 768 * 1024;
   int64_t rows_of_part = 4;  // fewer rows share a row of a panel badly
 };
@@ -92,9 +95,16 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
   return packing + static_cast<double>(work.steps) * step <= static_cast<double>(work.steps) * blas;
 }
 
+bool is_large_step(const RnnWork& work) {
+  return products_of(work, work.batch) > kRates.large_step;
+}
+
 bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm) {
   if (!work.bfloat16 || !multiplies_bfloat16()) {
     return true;
+  }
+  if (is_large_step(work)) {
+    return false;
   }
   // After its product a step of a plain RNN is two operators: with the same GEMM there is nothing to gain.
   if (gates_of(work.cell) == 1 &&
@@ -109,6 +119,11 @@ bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool 
       threads.by_units ? team : std::min(team, double(std::max(threads.parts, 1) * work.directions));
   const double ours = step_time(work, work.batch, work.directions / used);
   return ours <= work.directions * (product_time(work, team) + kRates.composed_call);
+}
+
+bool is_all_product(const RnnWork& work, bool differentiated) {
+  return !work.bfloat16 && work.cell != RnnCell::Lstm && work.steps <= kRates.few_steps[differentiated] &&
+         work.hidden >= kRates.large_hidden;
 }
 
 bool beats_onednn(const RnnWork& work, const RnnThreads& threads) {

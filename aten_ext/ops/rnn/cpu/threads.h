@@ -29,6 +29,12 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads);
 // `gemm`: the same GEMM can make a step's product here.
 bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm);
 
+// Whether a step's product is so large that the libraries' kernels for it gain on ours.
+bool is_large_step(const RnnWork& work);
+
+// Whether a few steps are little but the products, which upstream's composition has too.
+bool is_all_product(const RnnWork& work, bool differentiated);
+
 // Whether the backward of an LSTM that is not packed, with its forward, is faster than oneDNN's: where
 // threads go through all steps on their own, or a step is so short that what oneDNN does around it counts.
 bool beats_onednn(const RnnWork& work, const RnnThreads& threads);

@@ -22,7 +22,7 @@ int64_t elements_between(const void* first, const void* second, int64_t bytes) {
 
 }  // namespace
 
-bool run_products(LtProduct product, const Operands& o, int directions, cudaStream_t stream) {
+bool run_products(LtProduct product, const Operands& o, int directions, bool apart, cudaStream_t stream) {
   product.n_of_all = product.n;
   product.count = 1;
   product.rows = o.rows[0];
@@ -31,7 +31,7 @@ bool run_products(LtProduct product, const Operands& o, int directions, cudaStre
   if (directions == 1) {
     return run_lt_product(product, stream);
   }
-  if (is_stride(o.rows[0], o.rows[1]) && is_stride(o.w[0], o.w[1]) && o.to[0] != o.to[1] &&
+  if (!apart && is_stride(o.rows[0], o.rows[1]) && is_stride(o.w[0], o.w[1]) && o.to[0] != o.to[1] &&
       is_stride(o.to[0], o.to[1])) {
     const int64_t bytes = product.dtype == Dtype::Float ? 4 : 2;
     product.count = 2;

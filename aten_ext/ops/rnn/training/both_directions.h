@@ -16,7 +16,9 @@ struct Operands {
   void* to[2];
 };
 
-// `product`: without operands and batch. False: cuBLASLt does not take it.
-bool run_products(LtProduct product, const Operands& operands, int directions, cudaStream_t stream);
+// `product`: without operands and batch. `apart`: no batch, whose members cuBLASLt does not split into parts.
+// False: cuBLASLt does not take it.
+bool run_products(LtProduct product, const Operands& operands, int directions, bool apart,
+                  cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

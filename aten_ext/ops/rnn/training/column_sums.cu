@@ -1,5 +1,5 @@
-// Sums of columns. A block sums some rows of 128 columns, a warp every eighth of them; where rows are many, a
-// second launch adds the parts up, always in the same order.
+// Sums of columns. A block sums some rows of 128 columns, a warp every sixteenth of them; where rows are
+// many, a second launch adds the parts up, always in the same order.
 #include "ops/rnn/training/column_sums.h"
 
 #include "ops/rnn/training/packs.cuh"
@@ -8,7 +8,7 @@ namespace aten_ext::cuda {
 namespace {
 
 constexpr int kLanes = kSumColumns / kMostUnits;
-constexpr int kWarps = 8;
+constexpr int kWarps = 16;
 constexpr int kThreads = kLanes * kWarps;
 
 template <typename T>
@@ -36,7 +36,7 @@ __global__ __launch_bounds__(kThreads) void column_sums_kernel(const __grid_cons
   const int of_thread = kCount == 1 ? lane : lane * kMostUnits;
   const int64_t column = int64_t{blockIdx.x} * kSumColumns + of_thread;
   float sum[kMostUnits] = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t row = first + warp; row < end; row += kWarps) {
     float x[kMostUnits] = {};
     if constexpr (kCount == kMostUnits) {

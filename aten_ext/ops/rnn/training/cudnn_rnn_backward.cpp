@@ -40,7 +40,7 @@ const char* decline_backward(const args::_cudnn_rnn_backward& a, const cuda::Rnn
   }
   const cuda::Sequence& sequence = problem.sequence;
   const int64_t columns = problem.directions * problem.hidden;
-  if (sequence.is_packed()  ? !cuda::has_shape(a.output, {sequence.rows(), columns})
+  if (a.input.dim() == 2    ? !cuda::has_shape(a.output, {sequence.rows(), columns})
       : problem.batch_first ? !cuda::has_shape(a.output, {sequence.batch, sequence.steps, columns})
                             : !cuda::has_shape(a.output, {sequence.steps, sequence.batch, columns})) {
     return "output of another size";
@@ -93,6 +93,7 @@ Choice<cuda::RnnBackwardPlan> cuda::choose(const args::_cudnn_rnn_backward& a) {
 
 #include "core/launch.h"
 #include "ops/rnn/flat_weights.h"
+#include "ops/rnn/in_time.h"
 #include "ops/rnn/packed_metadata.h"
 #include "ops/rnn/training/layer.h"
 #include "ops/rnn/training/packed.h"
@@ -163,11 +164,6 @@ void* moved(void* from, int64_t bytes) {
 
 at::Tensor contiguous(const std::optional<at::Tensor>& t) {
   return is_given(t) ? t->contiguous() : at::Tensor();
-}
-
-// In order of time.
-at::Tensor in_time(const at::Tensor& t, const RnnProblem& problem) {
-  return problem.batch_first ? t.transpose(0, 1) : t;
 }
 
 // Rows that lie in one piece each; those of a packed sequence one behind the other.
@@ -339,7 +335,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>>> run
     return kRefused;  // results are fresh: nobody has seen what earlier launches wrote
   }
   C10_CUDA_CHECK(error);
-  return std::tuple{problem.batch_first && call.dx.defined() ? call.dx.transpose(0, 1) : call.dx,
+  return std::tuple{call.dx.defined() ? as_given(call.dx, problem, a.input.dim()) : call.dx,
                     std::move(call.dhx), std::move(call.dcx), std::move(call.weight_gradients)};
 }
 

@@ -70,8 +70,9 @@ class Run {
     product.tf32 = tf32;
     return product;
   }
-  cudaError_t products(const LtProduct& product, const Operands& operands, int directions) {
-    return run_products(product, operands, directions, stream_) ? cudaSuccess : cudaErrorNotSupported;
+  cudaError_t products(const LtProduct& product, const Operands& operands, int directions,
+                       bool apart = false) {
+    return run_products(product, operands, directions, apart, stream_) ? cudaSuccess : cudaErrorNotSupported;
   }
 
   // ---- coefficients ------------------------------------------------------------------------------------
@@ -417,11 +418,13 @@ class Run {
       }
     }
     product.m = layer_.features;
-    if (const cudaError_t error = products(product, of_input, directions_); error != cudaSuccess) {
+    if (const cudaError_t error = products(product, of_input, directions_, plan_.weights_apart);
+        error != cudaSuccess) {
       return error;
     }
     product.m = sizes_.hidden;
-    if (const cudaError_t error = products(product, of_hidden, directions_); error != cudaSuccess) {
+    if (const cudaError_t error = products(product, of_hidden, directions_, plan_.weights_apart);
+        error != cudaSuccess) {
       return error;
     }
     return layer_.direction[0].db_ih != nullptr ? launch_column_sums(sums, stream_) : cudaSuccess;

@@ -6,6 +6,7 @@
 #include "core/gpu.h"
 #include "core/math.h"
 #include "ops/rnn/training/sizes.h"
+#include "ops/rnn/training/upstream_facts.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -22,18 +23,18 @@ constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
 constexpr int64_t kPartBytes = int64_t{32} << 20;
 constexpr int64_t kFewPartBytes = int64_t{8} << 20;
 // Where cuDNN multiplies in TF32, if it may, seen by its error: weights' and input's gradients of two rows
-// and more, at all hidden sizes; what makes the states' gradients only here.
+// and more, of all sizes. What makes the states' gradients only here.
 constexpr int64_t kTf32BeyondHidden = 192;
 constexpr int64_t kTf32Batch = 4;
 constexpr int64_t kTf32Multiple = 4;
+// Gradients of weights of both directions are one batch, unless they have less than a tile for each
+// multiprocessor and sums over more rows than these (fp32, TF32, 16 bits): in a batch those are not split.
+constexpr int64_t kWeightTile = 64;
+constexpr int64_t kLongSums[3] = {512, 1024, 4096};
 // Rows, multiply-adds of the gates, and weights (fp32, 16 bits) that library products are slower for.
 constexpr int64_t kFewRows = 64;
 constexpr double kFewProducts = 12e6;
 constexpr double kFewWeights[2] = {1.3e6, 0.5e6};
-// cuDNN has backwards that keep a layer on the chip: fp32 and fp16, up to H = 128, for the plain RNN 256. Up
-// to so many steps of more than few rows they are faster: of fp32 up to half the hidden size.
-constexpr int64_t kOnChipHidden = 128;
-constexpr int64_t kOnChipSteps = 4;
 // A product and a launch for each step are faster than upstream from so many rows on, whatever the size.
 constexpr int64_t kManyRows = 512;
 
@@ -55,11 +56,15 @@ bool is_few_rows(const RnnProblem& problem) {
          static_cast<double>(rows) * weights <= kFewProducts;
 }
 
-// Whether cuDNN keeps a few steps of the layer on the chip.
-bool is_on_chip(const RnnProblem& problem) {
-  const bool one_gate = problem.gates() == 1;
-  const int64_t most = kOnChipHidden * (one_gate ? 2 : 1) / (problem.dtype == Dtype::Float ? 2 : 1);
-  return problem.dtype != Dtype::BFloat16 && problem.hidden <= most && problem.sequence.steps <= kOnChipSteps;
+bool are_weights_apart(const RnnBackwardPlan& plan, const Gpu& gpu) {
+  const RnnProblem& problem = plan.problem;
+  const int64_t columns = std::min(problem.sequence.features, problem.hidden);
+  const int64_t tiles =
+      ceil_div(problem.gates() * problem.hidden, kWeightTile) * ceil_div(columns, kWeightTile);
+  return tiles * problem.directions < gpu.multiprocessors &&
+         problem.sequence.rows() > kLongSums[problem.is_16_bits() ? 2
+                                             : plan.tf32_results  ? 1
+                                                                  : 0];
 }
 
 // Pieces of `steps` of at most so many bytes, all about as long.
@@ -91,7 +96,8 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   plan.wanted = wanted;
   const Sequence& sequence = problem.sequence;
   plan.few_rows = is_few_rows(problem);
-  plan.tf32_results = may_tf32(problem) && sequence.batch > 1;
+  plan.tf32_results = problem.dtype == Dtype::Float && problem.tf32_allowed && sequence.batch > 1;
+  plan.weights_apart = are_weights_apart(plan, gpu);
   plan.tf32 = may_tf32(problem) && problem.hidden > kTf32BeyondHidden && sequence.batch >= kTf32Batch;
   const int64_t step_bytes = sequence.batch * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t of_coefficients = step_bytes * coefficients_of(problem.cell);
@@ -108,11 +114,9 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if (problem.sequence.is_packed()) {
-    return "packed sequence in training";  // right on the host; no GPU has timed it
-  }
-  if (problem.sequence.steps > 1 && is_on_chip(problem) && !is_few_rows(problem)) {
-    return "few steps of a layer that cuDNN trains on the chip";
+  const bool padded = !problem.given_packed || problem.sequence.steps == 1;
+  if (padded && is_kept_in_training(problem)) {
+    return "layer that upstream trains in less time";
   }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
       !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {

@@ -22,6 +22,7 @@ struct RnnBackwardPlan {
   Wanted wanted;
   bool tf32;                      // fp32: products of gates and of the sequential part in TF32
   bool tf32_results;              // fp32: those that make the gradients of weights and input
+  bool weights_apart;             // their gradients one direction after the other, each with the whole GPU
   bool few_rows;                  // products by kernels of our own, fp32 multiply-adds
   bool one_launch;                // the sequential part of a chunk; otherwise a product and a launch a step
   RecurrenceBackward recurrence;  // for one_launch

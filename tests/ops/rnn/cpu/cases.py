@@ -119,9 +119,16 @@ def assert_route(case: Case) -> None:
 
 
 def assert_close(
-    ours: list[torch.Tensor], theirs: list[torch.Tensor], exact: list[torch.Tensor] | None = None
+    ours: list[torch.Tensor],
+    theirs: list[torch.Tensor],
+    exact: list[torch.Tensor] | None = None,
+    *,
+    of_few: float = FLOOR_OF_FEW,
 ) -> None:
-    """No further from float64, on average, than 1.25 times upstream; near upstream without."""
+    """No further from float64, on average, than 1.25 times upstream; near upstream without.
+
+    ``of_few``: of one element, relative; an average of few is chance.
+    """
     for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), index
         scale = float(b.abs().max()) + 1e-30
@@ -130,5 +137,5 @@ def assert_close(
             continue
         error, yardstick = (float((t - exact[index]).square().mean().sqrt()) for t in (a, b))
         typical = float(exact[index].square().mean().sqrt())
-        floor = (FLOOR + FLOOR_OF_FEW / a.numel() ** 0.5) * typical
+        floor = (FLOOR + of_few / a.numel() ** 0.5) * typical
         assert error <= 1.25 * yardstick + floor, (index, error, yardstick, typical)

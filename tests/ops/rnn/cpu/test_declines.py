@@ -82,6 +82,36 @@ def test_list_of_lstm() -> None:
         assert aten_ext.explain("lstm.input", key="CPU", **arguments("lstm")).reason == reason
 
 
+@pytest.mark.parametrize("cell", ["gru", "rnn_tanh", "rnn_relu"])
+def test_few_steps_of_a_large_layer(cell: str) -> None:
+    """They are little but the products."""
+    for steps, hidden, training, large in (
+        (8, 191, False, False),
+        (8, 192, False, True),
+        (9, 192, False, False),
+        (2, 192, True, True),
+        (3, 192, True, False),
+    ):
+        case = Case(cell, steps, 4, 5, hidden)
+        x, *states = case.tensors()
+        params = [p.requires_grad_(training) for p in case.module().parameters()]
+        of = arguments(input=x, hx=states[0], params=params)
+        reason = aten_ext.explain(f"{cell}.input", key="CPU", **of).reason
+        assert reason == (documented("few steps of large products") if large else ""), (steps, hidden)
+
+
+def test_an_lstm_of_large_steps() -> None:
+    """In training, by the multiply-adds of a step."""
+    for batch, large in ((28, False), (29, True)):
+        case = Case("lstm", 4, batch, 512, 512)
+        x, *states = case.tensors()
+        params = list(case.module().parameters())
+        reason = aten_ext.explain(
+            "lstm.input", key="CPU", **arguments("lstm", input=x, hx=states, params=params, train=True)
+        ).reason
+        assert (reason == documented("LSTM of large steps, which oneDNN runs as fast")) == large
+
+
 @pytest.mark.parametrize(
     ("reason", "changes"),
     [

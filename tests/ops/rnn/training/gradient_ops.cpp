@@ -8,6 +8,7 @@
 #include "core/to_dtype.h"
 #include "ops/rnn/overrides.h"
 #include "ops/rnn/training/reserve.h"
+#include "ops/rnn/training/upstream_facts.h"
 
 namespace {
 
@@ -101,12 +102,27 @@ std::vector<int64_t> reserve_of(bool sixteen_bits, int64_t steps, int64_t batch,
   return result;
 }
 
+// Whether the table leaves a padded layer in training to upstream, where the GPU's time decides.
+bool is_kept(int64_t cell, int64_t dtype, int64_t steps, int64_t batch, int64_t inputs, int64_t hidden,
+             int64_t layers, int64_t directions) {
+  constexpr Dtype kDtypes[] = {Dtype::Float, Dtype::Half, Dtype::BFloat16};
+  RnnProblem problem{};
+  problem.cell = static_cast<Cell>(cell);
+  problem.dtype = kDtypes[dtype];
+  problem.layers = static_cast<int>(layers);
+  problem.directions = static_cast<int>(directions);
+  problem.hidden = hidden;
+  problem.sequence = {steps, batch, inputs, nullptr, Layout::TimeMajor};
+  return is_kept_in_training(problem);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
   m.def("backward", backward);
   m.def("forward", forward);
   m.def("reserve_of", reserve_of);
+  m.def("is_kept", is_kept);
   m.def("products", [] {
     const int64_t products = device_on_host::fake_lt().products;
     device_on_host::fake_lt().products = 0;

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from device_on_host import library
-from ops.rnn.cases import flattened
+from ops.rnn.cases import flattened, tf32_allowed
 from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load, module
 from ops.rnn.training.test_gradients_on_host import TOLERANCE, flat
 
@@ -215,9 +215,10 @@ def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) ->
     assert reserve.shape == problem.reserve.shape
     kept = reserve.clone()
     grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
-    found = torch.ops.aten_ext_on_host._cudnn_rnn_backward(
-        x, views, stride, buffer, hx, cx, y, *grads, *options, reserve, [True, True, lstm, True]
-    )
+    with tf32_allowed(False):
+        found = torch.ops.aten_ext_on_host._cudnn_rnn_backward(
+            x, views, stride, buffer, hx, cx, y, *grads, *options, reserve, [True, True, lstm, True]
+        )
     assert torch.equal(kept, reserve)
     for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
         error = (mine.double() - truth).abs().max().item()

@@ -87,7 +87,7 @@ def test_checkpointed(steps: int, reentrant: bool) -> None:
 def test_saved_tensors_that_move(steps: int, batch_first: bool) -> None:
     def run(hooks: object) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        gru = torch.nn.GRU(16, 32, 2, batch_first=batch_first).cuda()
+        gru = torch.nn.GRU(16, 256, 2, batch_first=batch_first).cuda()
         x = new_input(steps)
         with hooks:  # type: ignore[attr-defined]
             loss = gru(x)[0].square().sum()
@@ -262,7 +262,7 @@ def test_dropout() -> None:
     x = new_input(3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of one layer it has no effect
-        one = torch.nn.GRU(16, 32, dropout=0.5).cuda()
+        one = torch.nn.GRU(16, 256, dropout=0.5).cuda()
     one(x)[0].sum().backward()
     assert counts() == (1, 1, 0)
     aten_ext.reset_counts()
