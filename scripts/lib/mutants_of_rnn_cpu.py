@@ -118,6 +118,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_LAYERS}::test_inference",),
     ),
     (
+        "rnn on CPU: projections of an input with the batch first stay as they are",
+        f"{_FOLDER}/forward.cpp",
+        ".transpose(0, 1).contiguous();",
+        ".contiguous();",
+        (f"{_LAYERS}::test_inference",),
+    ),
+    (
+        "rnn on CPU: the bias of the input's product is left out",
+        f"{_FOLDER}/forward_kernel.cpp",
+        "return bias == nullptr ? of_row :",
+        "return true ? of_row :",
+        (f"{_LAYERS}::test_inference",),
+    ),
+    (
         "rnn on CPU: gradients pass dropout unmasked",
         f"{_FOLDER}/backward.cpp",
         "      grad = grad.mul_(saved.noise[l - 1]);\n",

@@ -21,7 +21,8 @@ LIMITS: Mapping[str, float] = {"gpu": 0.95, "wall": 0.95, "eager": 0.93}
 GOOD = 0.98
 """Nearly all cases are to have at least this, see ``verdict.SHARE``. What has less is looked at again."""
 SECONDS = 0.012
-SECONDS_AGAIN = 0.25
+SECONDS_AGAIN = {"cpu": 1.0, "cuda": 0.25}
+"""On a CPU a case can last 0.1 s, and a handful of samples says little."""
 GRAPH_SECONDS = 1e-3
 
 
@@ -46,7 +47,7 @@ def look(case: Case, device: str, switch: Switch) -> Result:
         if result.clocks[name].ratio < GOOD:
             result.measured = 2
             result.clocks[name] = Samples()
-            clock.sample(result.clocks[name], SECONDS_AGAIN)
+            clock.sample(result.clocks[name], SECONDS_AGAIN[result.device])
     return result
 
 

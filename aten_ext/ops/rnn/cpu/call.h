@@ -43,6 +43,7 @@ struct CpuRnnPlan {
   bool differentiated = false;  // an autograd node is wanted
   bool panels = false;          // W_hh is packed; otherwise a GEMM before each step makes its product
   bool bfloat16 = false;        // the tensors'; states and gates are float32 within the call
+  bool projects_as_given = false;  // x stays with the batch first; its projections, which are less, are moved
   double dropout = 0;           // between layers; 0 where there is none
   RnnThreads threads;
 
@@ -51,7 +52,7 @@ struct CpuRnnPlan {
 
 // The layer stack's tensors, steps outermost and dense.
 struct RnnInputs {
-  at::Tensor x;                        // [rows, input]
+  at::Tensor x;                        // [rows, input]; those of a row of the batch together, by the plan
   std::vector<at::Tensor> states;      // hx, and an LSTM's cx: [layers * directions, batch, hidden]
   std::vector<at::Tensor> params;      // as PyTorch orders them
   std::vector<int64_t> rows, offsets;  // of each step

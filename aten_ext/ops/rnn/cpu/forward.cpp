@@ -106,10 +106,14 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
       p.reverse = d == 1;
       p.hidden = hidden;
       p.steps = steps;
-      const at::Tensor bias = plan.biases ? as_factor(params[2], plan.bfloat16) : at::Tensor();
-      const at::Tensor projections = linear_product(sum_parts(plan), as_factor(x, plan.bfloat16),
+      // 16 bits are rounded with their bias, as upstream's are; for fp32 the gates add it, without a pass.
+      const at::Tensor bias = plan.biases && plan.bfloat16 ? as_factor(params[2], plan.bfloat16) : at::Tensor();
+      at::Tensor projections = linear_product(sum_parts(plan), as_factor(x, plan.bfloat16),
                                                     as_factor(params[0], plan.bfloat16), bias)
                                          .to(at::kFloat);
+      if (l == 0 && plan.projects_as_given) {
+        projections = projections.view({steps.batch, steps.count, -1}).transpose(0, 1).contiguous();
+      }
       p.projections = projections.const_data_ptr<float>();
       layer.owned.push_back(projections);
       if (plan.panels) {
@@ -122,6 +126,7 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
         p.weights.product = layer.products.back().data();
       }
       if (plan.biases) {
+        p.input_bias = plan.bfloat16 ? nullptr : params[2].const_data_ptr<float>();
         layer.owned.push_back(params[3].to(at::kFloat));
         p.bias = layer.owned.back().const_data_ptr<float>();
       }

@@ -41,51 +41,76 @@ C10_ALWAYS_INLINE const float* state_before(const RnnForward& p, int64_t t, int6
   return p.states + (p.steps.offsets[before] + row) * p.states_row;
 }
 
-// The gates of one vector of units from `unit` on, in row `row` of step `t`. `h`: W_hh h + b_hh of each gate.
-template <class S>
-C10_ALWAYS_INLINE void finish(const RnnForward& p, int64_t t, int64_t row, int64_t unit, const float* before,
-                              const Vec (&h)[S::kGates]) {
+// The gates of `R` rows from `row` on, for one vector of units from `unit` on, of which `count` exist. `h`:
+// W_hh h + b_hh of each gate. Gate by gate over all rows: what follows within a row waits for what is before,
+// rows do not.
+template <class S, int R>
+C10_ALWAYS_INLINE void finish(const RnnForward& p, int64_t t, int64_t row, int64_t unit, int64_t count,
+                              const float* const (&before)[R], const Vec (&h)[S::kGates][R]) {
   const int64_t hidden = p.hidden;
-  const int64_t count = hidden - unit;
   const int64_t at = p.steps.offsets[t] + row;
-  const float* const x = p.projections + at * S::kGates * hidden + unit;
-  float* const kept = p.kept != nullptr ? p.kept + at * S::kKept * hidden + unit : nullptr;
-  Vec state;
+  const auto x = [&](int r, int gate) {
+    const float* const bias = p.input_bias;
+    const Vec of_row = load(p.projections + ((at + r) * S::kGates + gate) * hidden + unit, count);
+    return bias == nullptr ? of_row : of_row + load(bias + gate * hidden + unit, count);
+  };
+  const auto keep = [&](int r, int which, const Vec& value) {
+    store(value, p.kept + ((at + r) * S::kKept + which) * hidden + unit, count);
+  };
+  Vec state[R];
   if constexpr (S::kCell == RnnCell::Gru) {
-    const Vec r = sigmoid(h[0] + load(x, count));
-    const Vec z = sigmoid(h[1] + load(x + hidden, count));
-    const Vec n = tanh(load(x + 2 * hidden, count) + h[2] * r);
-    state = (load(before + unit, count) - n) * z + n;
-    if (kept != nullptr) {
-      store(r, kept, count);
-      store(z, kept + hidden, count);
-      store(n, kept + 2 * hidden, count);
-      store(h[2], kept + 3 * hidden, count);
+    Vec reset[R], update[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      reset[r] = sigmoid(h[0][r] + x(r, 0));
+      update[r] = sigmoid(h[1][r] + x(r, 1));
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Vec n = tanh(x(r, 2) + h[2][r] * reset[r]);
+      state[r] = (load(before[r] + unit, count) - n) * update[r] + n;
+      if (p.kept != nullptr) {
+        keep(r, 0, reset[r]);
+        keep(r, 1, update[r]);
+        keep(r, 2, n);
+        keep(r, 3, h[2][r]);
+      }
     }
   } else if constexpr (S::kCell == RnnCell::Lstm) {
-    float* const cell_state = p.cell_state + row * hidden + unit;
-    const Vec i = sigmoid(h[0] + load(x, count));
-    const Vec f = sigmoid(h[1] + load(x + hidden, count));
-    const Vec g = tanh(h[2] + load(x + 2 * hidden, count));
-    const Vec o = sigmoid(h[3] + load(x + 3 * hidden, count));
-    const Vec c = f * load(cell_state, count) + i * g;
-    store(c, cell_state, count);
-    state = o * tanh(c);
-    if (kept != nullptr) {
-      store(i, kept, count);
-      store(f, kept + hidden, count);
-      store(g, kept + 2 * hidden, count);
-      store(o, kept + 3 * hidden, count);
-      store(c, kept + 4 * hidden, count);
+    Vec c[R], o[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      float* const cell_state = p.cell_state + (row + r) * hidden + unit;
+      const Vec i = sigmoid(h[0][r] + x(r, 0));
+      const Vec f = sigmoid(h[1][r] + x(r, 1));
+      const Vec g = tanh(h[2][r] + x(r, 2));
+      o[r] = sigmoid(h[3][r] + x(r, 3));
+      c[r] = f * load(cell_state, count) + i * g;
+      store(c[r], cell_state, count);
+      if (p.kept != nullptr) {
+        keep(r, 0, i);
+        keep(r, 1, f);
+        keep(r, 2, g);
+        keep(r, 3, o[r]);
+        keep(r, 4, c[r]);
+      }
     }
-  } else if constexpr (S::kCell == RnnCell::Tanh) {
-    state = tanh(h[0] + load(x, count));
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      state[r] = o[r] * tanh(c[r]);
+    }
   } else {
-    state = at::vec::clamp_min(h[0] + load(x, count), Vec(0.0f));
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Vec sum = h[0][r] + x(r, 0);
+      state[r] = S::kCell == RnnCell::Tanh ? tanh(sum) : at::vec::clamp_min(sum, Vec(0.0f));
+    }
   }
-  store(state, p.states + at * p.states_row + unit, count);
-  if (p.output != nullptr) {
-    store(state, p.output + at * p.states_row + unit, count);
+  for (int r = 0; r < R; ++r) {
+    store(state[r], p.states + (at + r) * p.states_row + unit, count);
+    if (p.output != nullptr) {
+      store(state[r], p.output + (at + r) * p.states_row + unit, count);
+    }
   }
 }
 
@@ -114,12 +139,20 @@ void tile(const RnnForward& p, int64_t t, int64_t row, int64_t block) {
   }
   for (int m = 0; m < S::kOfGate; ++m) {
     const int64_t unit = block * S::kUnits + m * kLanes;
-    for (int r = 0; r < R && unit < hidden; ++r) {
-      Vec gates[S::kGates];
-      for (int g = 0; g < S::kGates; ++g) {
-        gates[g] = sums[r][g * S::kOfGate + m];
+    if (unit >= hidden) {
+      break;
+    }
+    Vec gates[S::kGates][R];
+    for (int g = 0; g < S::kGates; ++g) {
+      for (int r = 0; r < R; ++r) {
+        gates[g][r] = sums[r][g * S::kOfGate + m];
       }
-      finish<S>(p, t, row + r, unit, before[r], gates);
+    }
+    // A whole vector, nearly always, needs no masks.
+    if (hidden - unit >= kLanes) {
+      finish<S, R>(p, t, row, unit, kLanes, before, gates);
+    } else {
+      finish<S, R>(p, t, row, unit, hidden - unit, before, gates);
     }
   }
 }

@@ -47,7 +47,8 @@ struct RnnForward {
   int64_t hidden = 0;
   RnnSteps steps;
   RnnWeights weights;
-  const float* projections = nullptr;  // [total, gates * hidden]: x W_ih + b_ih
+  const float* projections = nullptr;  // [total, gates * hidden]: x W_ih
+  const float* input_bias = nullptr;   // [gates * hidden], or none: the projections have it already
   const float* bias = nullptr;         // [gates * hidden], or none
   const float* first_state = nullptr;  // [batch, hidden]
   float* cell_state = nullptr;         // [batch, hidden], LSTM: the first at first, in the end the last

@@ -43,7 +43,8 @@ std::optional<RnnOutputs> run_rnn(const RnnArguments& a, const CpuRnnPlan& plan)
     below.emplace();
   }
   // Where a gradient is wanted these are recorded; a tensor that is dense is taken as it is.
-  in.x = plan.packed ? a.data : a.batch_first ? a.data.transpose(0, 1) : a.data;
+  const bool moved = !plan.packed && a.batch_first && !plan.projects_as_given;
+  in.x = moved ? a.data.transpose(0, 1) : a.data;
   in.x = in.x.reshape({-1, a.data.size(-1)});
   for (const at::Tensor& t : a.states) {
     in.states.push_back(t.contiguous());

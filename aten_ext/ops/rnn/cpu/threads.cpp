@@ -20,6 +20,12 @@ struct Rates {
   double narrow_bytes = 1.0 / 110;    // W_hh of bfloat16 in that GEMM
   double narrow_call = 6000;          // beside its work, with rounding to 16 bits and back
   double composed_call = 40000;       // a step of upstream's composition beside its product
+  // Where upstream multiplies bfloat16 without instructions for it: from a Zen 3.
+  int64_t widened_rows = 6;        // of all steps: with fewer, widening the weights costs as much as it saves
+  double widened_weight = 0.12;    // an element
+  double widened_input = 0.5;      // an element of x, with moving it where the batch is first
+  double composed_gates = 12000;   // a step of the composition beside its product
+  int64_t widened_columns = 4;     // of W_ih: with fewer, upstream's product costs what widening x does
   int64_t narrow_rnn_steps = 4;       // of a plain RNN of bfloat16, which save what rounding to it costs
   double barrier = 2500;              // all threads meet
   double blas_call = 4000;            // a GEMM of ATen's beside its work
@@ -97,6 +103,25 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
 
 bool is_large_step(const RnnWork& work) {
   return products_of(work, work.batch) > kRates.large_step;
+}
+
+bool is_worth_widening(const RnnWork& work, int64_t layers) {
+  if (!work.bfloat16 || multiplies_bfloat16()) {
+    return true;
+  }
+  const int64_t columns = gates_of(work.cell) * work.hidden;
+  const double composed = static_cast<double>(work.steps * layers) * kRates.composed_gates;
+  if (columns < kRates.widened_columns &&
+      static_cast<double>(work.steps * work.batch * work.inputs) * kRates.widened_input > composed) {
+    return false;
+  }
+  if (work.steps * work.batch >= kRates.widened_rows) {
+    return true;
+  }
+  const double first = static_cast<double>(columns) * static_cast<double>(work.inputs + work.hidden);
+  const double others = static_cast<double>(columns * (work.directions + 1) * work.hidden);
+  const double weights = first + static_cast<double>(layers - 1) * others;
+  return weights * kRates.widened_weight <= composed;
 }
 
 bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm) {

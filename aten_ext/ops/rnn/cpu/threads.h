@@ -29,6 +29,9 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads);
 // `gemm`: the same GEMM can make a step's product here.
 bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm);
 
+// Whether bfloat16 is worth widening once a call, where the processor has no products of 16 bits.
+bool is_worth_widening(const RnnWork& work, int64_t layers);
+
 // Whether a step's product is so large that the libraries' kernels for it gain on ours.
 bool is_large_step(const RnnWork& work);
 

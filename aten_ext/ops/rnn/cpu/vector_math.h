@@ -10,7 +10,7 @@ namespace aten_ext::cpu::CPU_CAPABILITY {
 
 using Vec = at::vec::Vectorized<float>;
 
-// 2^n for whole numbers n in [-126, 127].
+// 2^n for whole numbers n in [-126, 127]; infinity for 128.
 C10_ALWAYS_INLINE Vec power_of_two(const Vec& n) {
 #if defined(CPU_CAPABILITY_AVX512)
   const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
@@ -45,14 +45,13 @@ C10_ALWAYS_INLINE Exponent reduced_exponent(const Vec& x) {
   return {n, at::vec::fmadd(p * r, r, r)};
 }
 
-// 1 / (1 + e^-x). NaN stays; below -103.97 it is 0, as upstream's.
+// 1 / (1 + e^-x). NaN stays; where e^-x is beyond float it is 0, as upstream's.
 C10_ALWAYS_INLINE Vec sigmoid(const Vec& x) {
   const Vec one(1.0f);
-  const Exponent e = reduced_exponent(at::vec::clamp(x.neg(), Vec(-88.0f), Vec(105.0f)));
-  // In two factors, because 2^n may be beyond float.
-  const Vec half = nearest_integer(e.n * Vec(0.5f));
-  const Vec exponential = (one + e.rest) * power_of_two(half) * power_of_two(e.n - half);
-  return one / (one + exponential);
+  const Exponent e = reduced_exponent(at::vec::clamp(x.neg(), Vec(-80.0f), Vec(89.4f)));
+  // Half of e^-x, because 2^128 is beyond float where 2^128 (1 + rest) need not be.
+  const Vec half = (one + e.rest) * power_of_two(e.n - one);
+  return one / (one + (half + half));
 }
 
 // tanh |x| = m / (m + 2) with m = e^2|x| - 1. NaN stays, and so does the sign of zero.

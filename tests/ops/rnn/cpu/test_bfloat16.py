@@ -173,3 +173,27 @@ def test_steps_that_upstream_multiplies_faster(case: Case) -> None:
     with torch.no_grad():
         call(case, module, tensors)
     assert dict(aten_ext.counts("CPU")[case.name].declined) == {documented(NARROW_REASON): 1}
+
+
+@pytest.mark.skipif(MULTIPLIES, reason="a processor that multiplies bfloat16")
+@pytest.mark.parametrize(
+    ("case", "declines"),
+    [
+        (Case("gru", 1, 5, 300, 300), True),  # widening the weights costs what the products of five rows do
+        (Case("gru", 2, 3, 300, 300), False),
+        (Case("gru", 1, 5, 20, 20), False),
+        (Case("gru", 1, 4, 20, 150, layers=2, bidirectional=True), True),
+        (Case("rnn_tanh", 20, 100, 400, 3), True),  # and widening x what a product with three columns does
+        (Case("rnn_tanh", 20, 100, 400, 4), False),
+        (Case("rnn_tanh", 20, 100, 40, 3), False),
+        (Case("gru", 20, 100, 400, 1), True),
+    ],
+    ids=str,
+)
+def test_what_is_not_worth_widening(case: Case, declines: bool) -> None:
+    module, tensors = case.module(BF16), case.tensors(BF16)
+    aten_ext.reset_counts()
+    with torch.no_grad():
+        call(case, module, tensors)
+    reasons = {documented(NARROW_REASON): 1} if declines else {}
+    assert dict(aten_ext.counts("CPU")[case.name].declined) == reasons
