@@ -40,11 +40,11 @@ struct CpuRnnPlan {
   bool biases = false;
   bool batch_first = false;
   bool packed = false;
-  bool differentiated = false;  // an autograd node is wanted
-  bool panels = false;          // W_hh is packed; otherwise a GEMM before each step makes its product
-  bool bfloat16 = false;        // the tensors'; states and gates are float32 within the call
+  bool differentiated = false;     // an autograd node is wanted
+  bool panels = false;             // W_hh is packed; otherwise a GEMM before each step makes its product
+  bool bfloat16 = false;           // the tensors'; states and gates are float32 within the call
   bool projects_as_given = false;  // x stays with the batch first; its projections, which are less, are moved
-  double dropout = 0;           // between layers; 0 where there is none
+  double dropout = 0;              // between layers; 0 where there is none
   RnnThreads threads;
 
   std::string describe() const;

@@ -162,8 +162,7 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
   if (is_all_product(work, plan.differentiated)) {
     return "few steps of large products";
   }
-  if (!is_worth_widening(work, plan.layers) ||
-      !beats_narrow_products(work, plan.threads, /*gemm=*/!uneven)) {
+  if (!is_worth_widening(work, plan.layers) || !beats_narrow_products(work, plan.threads, /*gemm=*/!uneven)) {
     return "steps of bfloat16, whose products are faster in 16 bits";
   }
   plan.projects_as_given = a.batch_first && !plan.packed && !plan.differentiated &&

@@ -107,10 +107,11 @@ RnnOutputs forward_layers(const RnnInputs& in, const CpuRnnPlan& plan, RnnSaved*
       p.hidden = hidden;
       p.steps = steps;
       // 16 bits are rounded with their bias, as upstream's are; for fp32 the gates add it, without a pass.
-      const at::Tensor bias = plan.biases && plan.bfloat16 ? as_factor(params[2], plan.bfloat16) : at::Tensor();
+      const at::Tensor bias =
+          plan.biases && plan.bfloat16 ? as_factor(params[2], plan.bfloat16) : at::Tensor();
       at::Tensor projections = linear_product(sum_parts(plan), as_factor(x, plan.bfloat16),
-                                                    as_factor(params[0], plan.bfloat16), bias)
-                                         .to(at::kFloat);
+                                              as_factor(params[0], plan.bfloat16), bias)
+                                   .to(at::kFloat);
       if (l == 0 && plan.projects_as_given) {
         projections = projections.view({steps.batch, steps.count, -1}).transpose(0, 1).contiguous();
       }

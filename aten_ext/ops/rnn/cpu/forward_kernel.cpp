@@ -121,6 +121,14 @@ void tile(const RnnForward& p, int64_t t, int64_t row, int64_t block) {
   for (int r = 0; r < R; ++r) {
     before[r] = state_before(p, t, row + r);
   }
+  // Another core may have made the projections: they arrive during the product.
+  for (int r = 0; r < R; ++r) {
+    const float* const x =
+        p.projections + (p.steps.offsets[t] + row + r) * S::kGates * hidden + block * S::kUnits;
+    for (int gate = 0; gate < S::kGates; ++gate) {
+      __builtin_prefetch(x + gate * hidden);
+    }
+  }
   Vec sums[R][S::kVectors];
   for (int v = 0; v < S::kVectors; ++v) {
     const int64_t unit = block * S::kUnits + v % S::kOfGate * kLanes;

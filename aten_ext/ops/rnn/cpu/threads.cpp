@@ -26,10 +26,10 @@ struct Rates {
   double widened_input = 0.5;      // an element of x, with moving it where the batch is first
   double composed_gates = 12000;   // a step of the composition beside its product
   int64_t widened_columns = 4;     // of W_ih: with fewer, upstream's product costs what widening x does
-  int64_t narrow_rnn_steps = 4;       // of a plain RNN of bfloat16, which save what rounding to it costs
-  double barrier = 2500;              // all threads meet
-  double blas_call = 4000;            // a GEMM of ATen's beside its work
-  double worth_thread = 8000;         // less is not worth waking a thread for
+  int64_t narrow_rnn_steps = 4;    // of a plain RNN of bfloat16, which save what rounding to it costs
+  double barrier = 2500;           // all threads meet
+  double blas_call = 4000;         // a GEMM of ATen's beside its work
+  double worth_thread = 8000;      // less is not worth waking a thread for
   double short_lstm_step = 60e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
   double short_lstm_input = 12e6;  // and of the projection of its input
   double large_step = 30e6;  // multiply-adds from which oneDNN's GEMM of bfloat16, and its LSTM, gain on ours
@@ -111,8 +111,9 @@ bool is_worth_widening(const RnnWork& work, int64_t layers) {
   }
   const int64_t columns = gates_of(work.cell) * work.hidden;
   const double composed = static_cast<double>(work.steps * layers) * kRates.composed_gates;
-  if (columns < kRates.widened_columns &&
-      static_cast<double>(work.steps * work.batch * work.inputs) * kRates.widened_input > composed) {
+  if (columns<kRates.widened_columns&& static_cast<double>(work.steps * work.batch * work.inputs) *
+              kRates.widened_input>
+          composed) {
     return false;
   }
   if (work.steps * work.batch >= kRates.widened_rows) {
