@@ -111,9 +111,8 @@ bool is_worth_widening(const RnnWork& work, int64_t layers) {
   }
   const int64_t columns = gates_of(work.cell) * work.hidden;
   const double composed = static_cast<double>(work.steps * layers) * kRates.composed_gates;
-  if (columns<kRates.widened_columns&& static_cast<double>(work.steps * work.batch * work.inputs) *
-              kRates.widened_input>
-          composed) {
+  const double input = static_cast<double>(work.steps * work.batch * work.inputs) * kRates.widened_input;
+  if (columns < kRates.widened_columns && input > composed) {
     return false;
   }
   if (work.steps * work.batch >= kRates.widened_rows) {
