@@ -82,7 +82,8 @@ std::vector<Numbers> results(const Shape& s, const RnnKernels& kernels, int thre
     times[i] = s.reverse ? steps.count - 1 - i : i;
   }
   const int64_t of_state = steps.batch * h;
-  const Numbers w = drawn(g * h * h, 1), x = drawn(steps.total * g * h, 2), bias = drawn(g * h, 3);
+  const Numbers w = drawn(g * h * h, 1), x = drawn(steps.total * g * h, 2), bias = drawn(g * h, 3),
+                input_bias = drawn(g * h, 7);
   const Numbers first = drawn(of_state, 4), first_cell = drawn(of_state, 5), grad = drawn(steps.total * h, 6);
   Numbers cell = first_cell, states(steps.total * h), output(steps.total * h), kept(steps.total * k * h);
 
@@ -98,6 +99,7 @@ std::vector<Numbers> results(const Shape& s, const RnnKernels& kernels, int thre
   f.weights.panels = panels.data();
   f.projections = x.data();
   f.bias = bias.data();
+  f.input_bias = input_bias.data();
   f.first_state = first.data();
   f.cell_state = cell.data();
   f.states = states.data();
