@@ -52,7 +52,7 @@ struct CpuRnnPlan {
 
 // The layer stack's tensors, steps outermost and dense.
 struct RnnInputs {
-  at::Tensor x;                        // [rows, input]; those of a row of the batch together, by the plan
+  at::Tensor x;                        // [rows, input]; batch outermost if the plan projects as given
   std::vector<at::Tensor> states;      // hx, and an LSTM's cx: [layers * directions, batch, hidden]
   std::vector<at::Tensor> params;      // as PyTorch orders them
   std::vector<int64_t> rows, offsets;  // of each step

@@ -42,8 +42,8 @@ C10_ALWAYS_INLINE const float* state_before(const RnnForward& p, int64_t t, int6
 }
 
 // The gates of `R` rows from `row` on, for one vector of units from `unit` on, of which `count` exist. `h`:
-// W_hh h + b_hh of each gate. Gate by gate over all rows: what follows within a row waits for what is before,
-// rows do not.
+// W_hh h + b_hh of each gate. Rows take turns, because the gates of one row wait for each other and those of
+// several rows do not.
 template <class S, int R>
 C10_ALWAYS_INLINE void finish(const RnnForward& p, int64_t t, int64_t row, int64_t unit, int64_t count,
                               const float* const (&before)[R], const Vec (&h)[S::kGates][R]) {
