@@ -36,19 +36,20 @@ def calls_per_graph(seconds_per_call: float, copies: int, seconds: float = GRAPH
 
 
 def _seconds_per_call(calls: Sequence[Call]) -> float:
-    """A rough time of one call, in seconds."""
+    """A rough time of one call, in seconds: of a lap after the first, or of several where they are short."""
     import torch
 
     for call in calls:
         call()
     torch.cuda.synchronize()
-    laps = math.ceil(8 / len(calls))
+    made = 0
     start = time.perf_counter()
-    for _ in range(laps):
+    while made < 8 and time.perf_counter() - start < GRAPH_SECONDS:
         for call in calls:
             call()
+        made += len(calls)
     torch.cuda.synchronize()
-    return (time.perf_counter() - start) / (laps * len(calls))
+    return (time.perf_counter() - start) / made
 
 
 def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:

@@ -26,9 +26,15 @@ SECONDS_AGAIN = {"cpu": 1.0, "cuda": 0.25}
 GRAPH_SECONDS = 1e-3
 
 
-def look(case: Case, device: str, switch: Switch) -> Result:
-    """Time ``case``. A case that cannot run here comes back with ``skipped`` set."""
-    rotation = operands.rotation(case.footprint, machine.cache_bytes(device))
+def look(
+    case: Case, device: str, switch: Switch, *, one_set: bool = False, gpu_clock_alone: bool = False
+) -> Result:
+    """Time ``case``. A case that cannot run here comes back with ``skipped`` set.
+
+    ``one_set`` does not rotate operands past the cache. ``gpu_clock_alone`` leaves the time from Python out
+    where the GPU's is to be had.
+    """
+    rotation = operands.rotation(case.footprint, machine.cache_bytes(device), one_set)
     result = Result(case, device, copies=rotation.copies, cache=rotation.cache)
     if why := operands.too_large(case, device):
         result.skipped = why
@@ -39,7 +45,7 @@ def look(case: Case, device: str, switch: Switch) -> Result:
         for call in calls:
             call()
     result.route, result.reason = routes(calls[0], case.override, device, switch)
-    clocks = _clocks(calls, switch, result)
+    clocks = _clocks(calls, switch, result, gpu_clock_alone)
     for name, clock in clocks.items():
         clock.sample(result.clocks.setdefault(name, Samples()), SECONDS)
     result.measured = 1
@@ -70,7 +76,9 @@ def plan(case: Case, device: str) -> str:
     return ""
 
 
-def _clocks(calls: Sequence[Call], switch: Switch, result: Result) -> dict[str, Clock]:
+def _clocks(
+    calls: Sequence[Call], switch: Switch, result: Result, gpu_clock_alone: bool
+) -> dict[str, Clock]:
     if result.device == "cpu":
         return {"wall": CallClock(calls, switch)}
     clocks: dict[str, Clock] = {}
@@ -78,7 +86,8 @@ def _clocks(calls: Sequence[Call], switch: Switch, result: Result) -> dict[str, 
         clocks["gpu"] = GraphClock(calls, switch, GRAPH_SECONDS)
     except CaptureError as error:
         result.missing["gpu"] = str(error)
-    clocks["eager"] = CallClock(calls, switch)
+    if not (clocks and gpu_clock_alone):
+        clocks["eager"] = CallClock(calls, switch)
     return clocks
 
 

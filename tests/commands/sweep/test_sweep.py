@@ -138,12 +138,18 @@ def test_a_loser_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
                 samples.add(False, 0.5 if len(looks) == 1 else 1.0)
                 samples.add(True, 1.0)
 
-    monkeypatch.setattr(look, "_clocks", lambda calls, switch, result: {"wall": Clock()})
+    monkeypatch.setattr(look, "_clocks", lambda calls, switch, result, alone: {"wall": Clock()})
     case = next(c for c in families.draw(["cat"], "cpu", 11, 40) if c.footprint < 1 << 16)
     with Overrides() as switch:
         result = look.look(case, "cpu", switch)
     assert looks == [look.SECONDS, look.SECONDS_AGAIN["cpu"]]
     assert result.measured == 2 and result.clocks["wall"].ratio == 1.0
+
+
+def test_one_set_of_operands() -> None:
+    case = next(c for c in families.draw(["cat"], "cpu", 11, 40) if 1 << 20 < c.footprint < 1 << 22)
+    with Overrides() as switch:
+        assert look.look(case, "cpu", switch, one_set=True).copies == 1
 
 
 def test_the_plan_of_a_call() -> None:
