@@ -76,9 +76,7 @@ def plan(case: Case, device: str) -> str:
     return ""
 
 
-def _clocks(
-    calls: Sequence[Call], switch: Switch, result: Result, gpu_clock_alone: bool
-) -> dict[str, Clock]:
+def _clocks(calls: Sequence[Call], switch: Switch, result: Result, gpu_clock_alone: bool) -> dict[str, Clock]:
     if result.device == "cpu":
         return {"wall": CallClock(calls, switch)}
     clocks: dict[str, Clock] = {}
