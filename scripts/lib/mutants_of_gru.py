@@ -18,7 +18,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers train that cuDNN keeps on the chip",
         "aten_ext/ops/rnn/training/plan.cpp",
-        "if (padded && is_kept_in_training(problem)) {",
+        "if (is_kept_in_training(problem)) {",
         "if (false) {",
         ("tests/ops/rnn/training/test_training_rules.py",),
     ),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/rnn/layers_in_ranges.h"
 #include "ops/rnn/problem.h"
 
 namespace aten_ext::cuda {
@@ -24,7 +25,6 @@ constexpr const CudnnTf32& cudnn_tf32(Cell cell) {
 // sequences of up to kLongSteps steps and in longer ones; 0: never. Each up to a hidden size; there are no
 // limits beyond the last.
 constexpr int64_t kLongSteps = 64;
-constexpr int64_t kShortSteps = 32;
 struct KeptOnChip {
   int64_t hidden, rows, long_rows;
 };
@@ -49,57 +49,65 @@ constexpr bool is_kept_on_chip(const KeptOnChip (&table)[kCount], int64_t hidden
   return false;
 }
 
-// A layer of a GRU: long sequences of few rows just above H = 64.
-constexpr bool is_kept_gru(const RnnProblem& problem) {
-  const Sequence& sequence = problem.sequence;
-  return problem.hidden > 64 && problem.hidden <= 96 && sequence.batch * problem.directions <= 16 &&
-         sequence.steps > 32;
-}
+constexpr LayersInRanges kKeptOnChip[] = {
+    // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products, rows of a step
+    // Long sequences of few rows just above H = 64.
+    {kGru, kFp32 | kFp16, kAny, kAny, at_least(33), {65, 96}, kAny, kAny, kAny, kAny, at_most(16)},
+};
 
-// A short sequence of a small GRU in fp32: cuDNN takes 10 us, its GEMM included, ours 11 to 14 in inference.
-constexpr bool is_small_gru(const RnnProblem& problem) {
-  const Sequence& sequence = problem.sequence;
-  return problem.cell == Cell::Gru && problem.dtype == Dtype::Float && problem.directions == 1 &&
-         !problem.train && problem.hidden >= 14 && problem.hidden <= 36 && sequence.batch > 8 &&
-         sequence.steps >= 2 && sequence.steps <= kShortSteps;
-}
+// In inference a short sequence of a small GRU takes cuDNN 10 us, its GEMM included, ours 11 to 14.
+constexpr LayersInRanges kKeptInInference[] = {
+    {kGru, kFp32, kOne, kAny, {2, 32}, {14, 36}, at_least(9)},
+};
+
+// Two to four steps: one launch of cuDNN's takes 6 to 8 us. Of two directions upstream takes twice as long,
+// ours does not.
+constexpr double kRowsOfTwoDirections = 65;
+constexpr LayersInRanges kKeptForFewSteps[] = {
+    {kLstm, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(60)},
+    {kLstm, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(60), at_least(kRowsOfTwoDirections)},
+    {kGru, kFp16, kOne, kAny, {2, 4}, at_most(96), at_least(150)},
+    {kRnn, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(80)},
+    {kRnn, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(80), at_least(kRowsOfTwoDirections)},
+    {kRnn, kFp32, kOne, kAny, {2, 4}, at_most(128), at_least(5)},
+    {kRnn, kFp32, kTwo, kAny, {2, 4}, at_most(128), at_least(kRowsOfTwoDirections)},
+};
+
+// Packed sequences of several lengths in inference: few steps with large products, or products of much
+// padding.
+constexpr LayersInRanges kKeptPacked[] = {
+    {kLstm, kAnyDtype, kAny, kAny, at_most(8), kAny, kAny, kAny, kAny, at_least(110)},
+    {kGru | kLstm, kFp32, kAny, kAny, at_most(6), kAny, kAny, kAny, kAny, at_least(13)},
+    {kAnyCell, kFp32, kAny, kAny, kAny, kAny, kAny, kAny, kAny, at_least(37), kAny, at_least(3.4)},
+};
 
 // fp16: one layer and direction of whole tiles, for which PyTorch asks cuDNN for its persistent kernel of
 // large layers. An LSTM's 16 rows are one tile of it.
-constexpr bool is_static_lstm(const RnnProblem& problem) {
-  return problem.cell == Cell::Lstm && problem.dtype == Dtype::Half && problem.layers == 1 &&
-         problem.directions == 1 && problem.sequence.batch == 16 && problem.hidden % 128 == 0 &&
-         problem.sequence.features % 128 == 0 && problem.hidden >= 896 && problem.hidden <= 1024;
+constexpr int64_t kStaticTile = 128;
+constexpr LayersInRanges kStatic[] = {
+    {kLstm, kFp16, kOne, kOne, kAny, {896, 1024}, {16, 16}},
+};
+
+inline bool is_kept_for_few_steps(const RnnProblem& problem) {
+  return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem));
 }
 
-// LSTM and RNN of two directions and not many rows: upstream takes twice as long, ours does not.
-constexpr bool runs_beside(const RnnProblem& problem) {
-  return problem.directions == 2 && problem.sequence.batch <= 64;
+inline bool is_kept_packed(const RnnProblem& problem) {
+  return problem.sequence.is_packed() && !problem.train && is_in(kKeptPacked, problem);
 }
 
-// Two to four steps of a small LSTM or RNN: one launch of cuDNN's takes 6 to 8 us.
-constexpr bool is_kept_for_few_steps(const RnnProblem& problem) {
-  const Sequence& sequence = problem.sequence;
-  if (problem.dtype == Dtype::BFloat16 || problem.cell == Cell::Gru || sequence.steps < 2 ||
-      sequence.steps > 4 || runs_beside(problem)) {
-    return false;
-  }
-  if (problem.cell == Cell::Lstm) {
-    return problem.hidden <= 60;
-  }
-  return problem.hidden <= 80 ||
-         (problem.hidden <= 128 && problem.dtype == Dtype::Float && sequence.batch > 4);
+inline bool is_static(const RnnProblem& problem) {
+  return is_in(kStatic, problem) && problem.hidden % kStaticTile == 0 &&
+         problem.sequence.features % kStaticTile == 0;
 }
 
 // Whether upstream was seen to be as fast because it has a persistent kernel too.
-constexpr bool is_kept_on_chip(const RnnProblem& problem) {
-  if (problem.dtype == Dtype::BFloat16) {
-    return false;
-  }
+inline bool is_kept_on_chip(const RnnProblem& problem) {
   if (problem.cell == Cell::Gru) {
-    return is_kept_gru(problem);
+    return is_in(kKeptOnChip, problem);
   }
-  if (runs_beside(problem)) {
+  if (problem.dtype == Dtype::BFloat16 ||
+      (problem.directions == 2 && problem.sequence.batch < kRowsOfTwoDirections)) {
     return false;
   }
   const int64_t hidden = problem.hidden;
@@ -111,7 +119,7 @@ constexpr bool is_kept_on_chip(const RnnProblem& problem) {
                 : is_kept_on_chip(kRnnFp32, hidden, rows, steps);
   }
   if (problem.sequence.batch % 8 == 0 && hidden % 8 == 0) {
-    return lstm ? is_static_lstm(problem) : is_kept_on_chip(kRnnFp16OfEight, hidden, rows, steps);
+    return lstm ? is_static(problem) : is_kept_on_chip(kRnnFp16OfEight, hidden, rows, steps);
   }
   return lstm ? is_kept_on_chip(kLstmFp16, hidden, rows, steps)
               : is_kept_on_chip(kRnnFp16, hidden, rows, steps);

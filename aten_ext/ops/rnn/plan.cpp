@@ -52,9 +52,9 @@ constexpr int kGridTf32FromRows = 5;
 constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of the state
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
-// LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM; of an RNN in a cluster up to a hidden
+// LSTM and RNN with multiply-adds: over the whole GPU; of an RNN in a cluster up to a hidden
 // size from which cuDNN's kernels are slow. And rows that a few steps in fp32 may have beyond a hidden size.
-constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
+constexpr int64_t kOtherGridFmaRows = 12;
 constexpr int64_t kRnnClusterHidden = 256;
 constexpr int64_t kRnnClusterRows = 6;
 constexpr int64_t kFewStepsHidden = 384;
@@ -201,7 +201,7 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   if (r.math == Math::Fma && cell != Cell::Gru) {
     const bool grid = r.exchange == Exchange::Grid;
     const bool rnn_cluster = cell != Cell::Lstm && r.exchange == Exchange::Cluster;
-    most = std::min(most, grid ? kOtherGridFmaRows[cell == Cell::Lstm]
+    most = std::min(most, grid                                               ? kOtherGridFmaRows
                           : rnn_cluster && sizes.hidden <= kRnnClusterHidden ? kRnnClusterRows
                                                                              : most);
   }
@@ -251,7 +251,10 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (packed && sizes.steps <= few) {
     return "packed sequence of few steps";
   }
-  if (!problem.given_packed && (is_kept_for_few_steps(problem) || is_small_gru(problem))) {
+  if (is_kept_packed(problem)) {
+    return "packed sequence that upstream runs in less time";
+  }
+  if (!problem.given_packed && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
   if (!packed && plan_steps(sizes, plan.tf32)) {

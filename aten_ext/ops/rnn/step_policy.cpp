@@ -29,6 +29,9 @@ constexpr double kOtherFmaStepsProducts = 3e6;
 constexpr double kOtherFmaStepsWeights = 1e6;
 constexpr double kProductsWithoutVectors[2] = {4e6, 12e6};  // several steps, one
 constexpr double kFmaStepsProductsWithoutVectors = 1e6;
+constexpr double kGruProductsWithoutVectors = 20e6;
+// Of a cell of an RNN: two small products and a sum are upstream's.
+constexpr int64_t kRnnCellRows = 1024;
 // TF32, where cuDNN was seen to use it too.
 constexpr int64_t kTf32StepMultiple = 8;  // of batch, input and hidden: no others were measured
 constexpr int64_t kTf32StepRows = 24;
@@ -60,9 +63,9 @@ double weights_of(Cell cell, int64_t input, int64_t hidden) {
          gates_of(Cell::Gru);
 }
 
-// Of one step in 16 bits of an LSTM or RNN.
-double most_products(int64_t batch) {
-  return batch <= kFewRows ? kStepProductsOfFewRows : kStepProducts;
+// Of one step in 16 bits of an LSTM or RNN. In fp16 a layer of cuDNN's with more products takes as long.
+double most_products(Dtype dtype, int64_t batch) {
+  return dtype == Dtype::BFloat16 && batch <= kFewRows ? kStepProductsOfFewRows : kStepProducts;
 }
 
 bool is_small_fma_step(int64_t batch, double weights) {
@@ -125,7 +128,8 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
   const bool vectors = has_vectors(sizes.sixteen_bits, sizes.problem.sequence.features, sizes.hidden);
   if (sizes.sixteen_bits) {
     return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors[one]) &&
-           (one ? products <= most_products(sizes.batch) : is_small_steps(sizes, weights, products));
+           (one ? products <= most_products(sizes.problem.dtype, sizes.batch)
+                : is_small_steps(sizes, weights, products));
   }
   // In TF32 cuDNN's kernels are shorter; in training its launches are many.
   const bool more_rows =
@@ -157,6 +161,10 @@ bool plan_steps(const Sizes& sizes, bool& tf32) {
     return plan_steps_of_others(sizes, weights, tf32);
   }
   if (sizes.sixteen_bits) {
+    const bool vectors = has_vectors(true, sizes.problem.sequence.features, sizes.hidden);
+    if (!vectors && sizes.batch > 1 && products > kGruProductsWithoutVectors) {
+      return false;
+    }
     return one ? products <= (weights <= kFewWeights ? kStepProductsOfFewWeights : kStepProducts)
                : products <= kStepProducts && weights <= kStepsWeights;
   }
@@ -172,9 +180,12 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
   if (dtype == Dtype::Float) {
     return is_small_fma_step(batch, weights);
   }
+  if (cell != Cell::Gru && cell != Cell::Lstm && batch > kRnnCellRows) {
+    return false;
+  }
   const bool slow = cell != Cell::Gru && batch > 1 && !has_vectors(true, input, hidden);
   const double most = slow                 ? kProductsWithoutVectors[0]
-                      : cell == Cell::Lstm ? most_products(batch)
+                      : cell == Cell::Lstm ? most_products(Dtype::BFloat16, batch)
                                            : kCellProducts;
   return static_cast<double>(batch) * weights <= most;
 }

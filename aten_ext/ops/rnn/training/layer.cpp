@@ -388,8 +388,13 @@ class Run {
     return layer_.packed != nullptr ? memory_.packed_previous[direction] : state_before(direction, 0);
   }
 
+  // Of one column cuDNN's product is with a vector, and in fp32.
+  bool is_in_tf32(int64_t columns) const {
+    return plan_.tf32_results && columns > 1;
+  }
+
   cudaError_t weights() {
-    LtProduct product = new_product(plan_.tf32_results);
+    LtProduct product = new_product(false);
     product.n = sizes_.gates;
     product.k = layer_.rows;
     product.rows_by_column = true;
@@ -418,11 +423,13 @@ class Run {
       }
     }
     product.m = layer_.features;
+    product.tf32 = is_in_tf32(product.m);
     if (const cudaError_t error = products(product, of_input, directions_, plan_.weights_apart);
         error != cudaSuccess) {
       return error;
     }
     product.m = sizes_.hidden;
+    product.tf32 = is_in_tf32(product.m);
     if (const cudaError_t error = products(product, of_hidden, directions_, plan_.weights_apart);
         error != cudaSuccess) {
       return error;
@@ -447,7 +454,7 @@ class Run {
     if (layer_.dx == nullptr) {
       return cudaSuccess;
     }
-    LtProduct product = new_product(plan_.tf32_results);
+    LtProduct product = new_product(is_in_tf32(layer_.features));
     product.m = layer_.features;
     product.k = sizes_.gates;
     product.w_by_column = true;

@@ -114,8 +114,7 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  const bool padded = !problem.given_packed || problem.sequence.steps == 1;
-  if (padded && is_kept_in_training(problem)) {
+  if (is_kept_in_training(problem)) {
     return "layer that upstream trains in less time";
   }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&

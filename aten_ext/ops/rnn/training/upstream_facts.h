@@ -1,55 +1,19 @@
-// Where upstream trains a padded layer in less of the GPU's time than we do, as data for the policy
-// (plan.cpp): cuDNN 9.19 on an H200, 4,790 random calls; figures are in docs/kernels/rnn.md. Standard library
-// only.
+// Where upstream trains a layer in less of the GPU's time than we do, as data for the policy (plan.cpp):
+// cuDNN 9.19 on an H200, 6,400 random calls; figures are in docs/kernels/rnn.md. Standard library only.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <iterator>
-#include <limits>
-
-#include "ops/rnn/problem.h"
+#include "ops/rnn/layers_in_ranges.h"
 
 namespace aten_ext::cuda {
 
-struct Range {
-  double least = 0.0;
-  double most = std::numeric_limits<double>::infinity();
-
-  constexpr bool has(double value) const {
-    return least <= value && value <= most;
-  }
-};
-
-constexpr int kGru = 1, kLstm = 2, kRnn = 4;
-constexpr int kFp32 = 1, kFp16 = 2, kBf16 = 4;
-
-// Calls that are in all of its ranges.
-struct KeptInTraining {
-  int cells, dtypes;
-  Range directions{}, layers{}, steps{}, hidden{}, batch{}, rows{};
-  Range weights{};   // thousands, of a direction of the widest layer
-  Range products{};  // millions of multiply-adds of one of its steps
-};
-
-constexpr Range at_least(double least) {
-  return {least};
-}
-constexpr Range at_most(double most) {
-  return {0.0, most};
-}
-constexpr Range kAny{};
-constexpr Range kOne{1.0, 1.0};
-constexpr Range kTwo{2.0, 2.0};
-constexpr Range kSeveral{2.0};
-
-constexpr KeptInTraining kKeptInTraining[] = {
+constexpr LayersInRanges kKeptInTraining[] = {
     // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products
     // cuDNN keeps the layer on the chip; of two directions ours run at once.
     {kGru, kFp32, kOne, kAny, kSeveral, at_most(112), kAny, at_most(2560)},
     {kGru, kFp16, kOne, kAny, kSeveral, at_most(124), kAny, at_most(2560)},
     {kGru, kFp16, kOne, kAny, kSeveral, at_most(124), at_most(100)},
     {kGru, kFp16, kOne, kAny, kSeveral, at_most(20)},
+    {kGru, kFp16, kOne, kAny, {2, 24}, {120, 128}, at_most(100)},
     {kGru, kFp16, kOne, kAny, at_least(25), {125, 128}},
     {kGru, kFp32 | kFp16, kTwo, kAny, kSeveral, at_most(112), at_least(24), at_most(2560)},
     {kGru, kFp16, kTwo, kAny, kSeveral, at_most(64), at_least(90)},
@@ -59,7 +23,12 @@ constexpr KeptInTraining kKeptInTraining[] = {
     {kLstm, kFp32 | kFp16, kTwo, kAny, kSeveral, at_most(96), at_least(24), at_most(2560)},
     {kRnn, kFp32, kOne, kAny, kSeveral, at_most(136)},
     {kRnn, kFp16, kOne, kAny, kSeveral, at_most(136), kAny, at_least(40)},
+    {kGru, kFp16, kTwo, kAny, at_least(25), at_most(20), at_least(24)},
+    {kAnyCell, kFp32 | kFp16, kTwo, kAny, {5, 28}, at_most(42), {8, 23}},
+    // A wide input beside a small state: cuDNN multiplies both at once.
+    {kGru, kFp32 | kFp16, kAny, kAny, at_least(5), at_most(60), at_least(19), kAny, at_least(80)},
     // One step: few launches of cuBLAS's small kernels.
+    {kGru | kLstm, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, at_least(700)},
     {kGru | kLstm, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(16)},
     {kGru | kLstm, kFp16, kAny, kAny, kOne, at_least(193)},
     {kGru | kLstm, kFp16, kAny, kAny, kOne, at_most(56), at_least(17)},
@@ -69,7 +38,14 @@ constexpr KeptInTraining kKeptInTraining[] = {
     {kLstm, kBf16, kAny, kAny, kOne, kAny, kAny, kAny, at_least(300)},
     {kLstm, kBf16, kAny, kSeveral, kOne},
     // A few.
-    {kRnn, kFp32 | kFp16 | kBf16, kAny, kAny, at_most(4), kAny, at_least(121)},
+    {kGru | kLstm, kAnyDtype, kAny, kAny, kTwo, kAny, kAny, kAny, at_least(1890)},
+    {kGru, kBf16, kAny, kAny, kTwo, kAny, kAny, kAny, kAny, at_least(0.4)},
+    {kGru | kLstm, kBf16, kAny, kAny, {2, 4}, at_most(42), at_least(25)},
+    {kGru | kLstm, kBf16, kAny, kSeveral, {4, 6}, kAny, at_least(16), kAny, kAny, at_least(0.34)},
+    {kLstm, kFp16, kTwo, kAny, {2, 4}, {57, 98}, at_least(17)},
+    {kRnn, kAnyDtype, kAny, kAny, at_most(4), kAny, at_least(100)},
+    {kRnn, k16Bits, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(2500)},
+    {kGru | kLstm, kBf16, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(6000)},
     {kGru | kLstm, kFp32, kAny, kAny, kTwo, at_least(113), at_least(36)},
     {kGru | kLstm, kFp16, kAny, kAny, {2, 3}, at_least(190)},
     {kGru | kLstm, kFp16, kOne, kAny, {2, 3}, {113, 128}, at_least(48)},
@@ -79,32 +55,40 @@ constexpr KeptInTraining kKeptInTraining[] = {
     {kGru | kLstm, kBf16, kAny, kAny, {2, 3}, {97, 128}},
     {kGru | kLstm, kBf16, kAny, kAny, {4, 4}, kAny, kAny, kAny, kAny, at_least(17.5)},
     {kGru | kLstm, kBf16, kAny, kAny, {4, 4}, {65, 144}},
-    {kGru | kLstm, kFp16 | kBf16, kAny, kAny, {5, 9}, kAny, kAny, kAny, kAny, at_least(58)},
+    {kGru | kLstm, k16Bits, kAny, kAny, {5, 9}, kAny, kAny, kAny, kAny, at_least(58)},
+    {kGru | kLstm, k16Bits, kOne, kAny, {7, 24}, at_least(582), kAny, kAny, kAny, at_least(100)},
 };
 
-// One step of so few rows is called in a loop, as reinforcement learning and decoders do it, and takes longer
-// to launch than to run, upstream's three times as long: launches decide. Not in fp16, where upstream runs in
-// 20 us what takes us 35.
-constexpr int64_t kRowsOfLoops = 16;
+// Packed, all rows as long: padded already, and upstream's launches are as few as ours.
+constexpr LayersInRanges kKeptOfEqualLengths[] = {
+    {kGru | kLstm, kAnyDtype, kAny, kAny, kOne},
+    {kAnyCell, kAnyDtype, kAny, kAny, kTwo},
+};
+
+// Packed, of several lengths: padding makes more of large products.
+constexpr LayersInRanges kKeptPackedInTraining[] = {
+    {kAnyCell, k16Bits, kAny, kAny, kAny, kAny, kAny, kAny, kAny, at_least(55)},
+    {kAnyCell, k16Bits, kAny, kSeveral, at_most(10), kAny, kAny, kAny, kAny, at_least(5)},
+    {kAnyCell, kBf16, kAny, kAny, at_most(9), kAny, kAny, kAny, kAny, at_least(8)},
+    {kAnyCell, kFp32, kAny, kAny, at_most(7), kAny, kAny, kAny, kAny, at_least(9)},
+};
+
+// One step of a few rows is called in a loop, as reinforcement learning and decoders do it, and takes longer
+// to launch than to run, upstream's three times as long: launches decide.
+constexpr LayersInRanges kOfLoops[] = {
+    {kAnyCell, kFp32 | kBf16, kAny, kOne, kOne, kAny, at_most(16), kAny, at_most(450)},
+};
 
 inline bool is_kept_in_training(const RnnProblem& problem) {
-  const Sequence& sequence = problem.sequence;
-  if (sequence.steps == 1 && sequence.batch <= kRowsOfLoops && problem.dtype != Dtype::Half) {
-    return false;
+  if (problem.sequence.is_packed()) {
+    return is_in(kKeptPackedInTraining, problem);
   }
-  const int cell = problem.cell == Cell::Gru ? kGru : problem.cell == Cell::Lstm ? kLstm : kRnn;
-  const int dtype = problem.dtype == Dtype::Float ? kFp32 : problem.dtype == Dtype::Half ? kFp16 : kBf16;
-  const double weights = static_cast<double>(problem.gates() * problem.hidden) *
-                         static_cast<double>(problem.input() + problem.hidden);
-  const auto batch = static_cast<double>(sequence.batch);
-  return std::any_of(std::begin(kKeptInTraining), std::end(kKeptInTraining), [&](const KeptInTraining& kept) {
-    return (kept.cells & cell) != 0 && (kept.dtypes & dtype) != 0 &&
-           kept.directions.has(problem.directions) && kept.layers.has(problem.layers) &&
-           kept.steps.has(static_cast<double>(sequence.steps)) &&
-           kept.hidden.has(static_cast<double>(problem.hidden)) && kept.batch.has(batch) &&
-           kept.rows.has(static_cast<double>(sequence.steps) * batch) && kept.weights.has(weights / 1e3) &&
-           kept.products.has(batch * weights / 1e6);
-  });
+  if (problem.given_packed && is_in(kKeptOfEqualLengths, problem)) {
+    return true;
+  }
+  // Of several packed steps upstream takes none of its persistent kernels.
+  const bool padded = !problem.given_packed || problem.sequence.steps == 1;
+  return padded && is_in(kKeptInTraining, problem) && !is_in(kOfLoops, problem);
 }
 
 }  // namespace aten_ext::cuda

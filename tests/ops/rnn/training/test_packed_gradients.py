@@ -147,6 +147,7 @@ def test_in_a_graph() -> None:
         return torch.autograd.grad(rnn(x)[0].data.square().sum(), [*rnn.parameters()])
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         expected = step()
     torch.cuda.synchronize()
