@@ -31,13 +31,13 @@ def ratios() -> dict[bool, list[float]]:
 def test_what_is_left_to_us_is_faster(ratios: dict[bool, list[float]]) -> None:
     """But for single steps of few rows, which are left to us because of what their launches take."""
     ours = ratios[False]
-    assert len(ours) > 3200
+    assert len(ours) > 3150
     assert min(ours) > 0.7
-    assert sum(ratio < 0.98 for ratio in ours) < 0.03 * len(ours)
+    assert sum(ratio < 0.98 for ratio in ours) < 0.01 * len(ours)
 
 
 def test_what_is_kept_is_not(ratios: dict[bool, list[float]]) -> None:
-    """Two thirds of them lose, and few that win by much are given away."""
+    """Most of them lose, and few that win by much are given away."""
     kept = ratios[True]
-    assert sum(ratio < 0.98 for ratio in kept) > 0.66 * len(kept)
+    assert sum(ratio < 0.98 for ratio in kept) > 0.6 * len(kept)
     assert sum(ratio > 1.1 for ratio in kept) < 0.2 * len(kept)
