@@ -52,9 +52,11 @@ constexpr int kGridTf32FromRows = 5;
 constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of the state
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
-// LSTM and RNN with multiply-adds: over the whole GPU; of an RNN in a cluster up to a hidden
-// size from which cuDNN's kernels are slow. And rows that a few steps in fp32 may have beyond a hidden size.
-constexpr int64_t kOtherGridFmaRows = 12;
+// LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM, and where upstream may take TF32 for the
+// state, but ours may not because of the input's size; of an RNN in a cluster up to a hidden size from which
+// cuDNN's kernels are slow. And rows that a few steps in fp32 may have beyond a hidden size.
+constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
+constexpr int64_t kGridFmaRowsBesideTf32 = 12;
 constexpr int64_t kRnnClusterHidden = 256;
 constexpr int64_t kRnnClusterRows = 6;
 constexpr int64_t kFewStepsHidden = 384;
@@ -200,8 +202,10 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   const Cell cell = sizes.problem.cell;
   if (r.math == Math::Fma && cell != Cell::Gru) {
     const bool grid = r.exchange == Exchange::Grid;
+    const bool beside_tf32 = sizes.problem.tf32_allowed && !sizes.tf32_allowed;
+    const int64_t grid_rows = beside_tf32 ? kGridFmaRowsBesideTf32 : kOtherGridFmaRows[cell == Cell::Lstm];
     const bool rnn_cluster = cell != Cell::Lstm && r.exchange == Exchange::Cluster;
-    most = std::min(most, grid                                               ? kOtherGridFmaRows
+    most = std::min(most, grid                                               ? grid_rows
                           : rnn_cluster && sizes.hidden <= kRnnClusterHidden ? kRnnClusterRows
                                                                              : most);
   }

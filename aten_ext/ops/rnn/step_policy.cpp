@@ -21,6 +21,7 @@ constexpr double kCellProducts = 34e6;
 // LSTM and RNN: of up to 64 rows; of several steps in fp16; in fp32 of several steps of few rows.
 constexpr double kStepProductsOfFewRows = 50e6;
 constexpr int64_t kFewRows = 64;
+constexpr double kFp16StepWeights = 1.5e6;
 constexpr double kFp16StepsProducts = 23e6;
 constexpr double kRnnFp16StepsProductsOfManyRows = 8e6;
 constexpr double kLstmFp16StepsWeights = 2.8e6;
@@ -63,9 +64,10 @@ double weights_of(Cell cell, int64_t input, int64_t hidden) {
          gates_of(Cell::Gru);
 }
 
-// Of one step in 16 bits of an LSTM or RNN. In fp16 a layer of cuDNN's with more products takes as long.
-double most_products(Dtype dtype, int64_t batch) {
-  return dtype == Dtype::BFloat16 && batch <= kFewRows ? kStepProductsOfFewRows : kStepProducts;
+// Of one step in 16 bits of an LSTM or RNN. In fp16 a large layer of cuDNN's takes as long.
+double most_products(Dtype dtype, int64_t batch, double weights) {
+  const bool large = dtype == Dtype::Half && weights > kFp16StepWeights;
+  return batch <= kFewRows && !large ? kStepProductsOfFewRows : kStepProducts;
 }
 
 bool is_small_fma_step(int64_t batch, double weights) {
@@ -128,7 +130,7 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
   const bool vectors = has_vectors(sizes.sixteen_bits, sizes.problem.sequence.features, sizes.hidden);
   if (sizes.sixteen_bits) {
     return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors[one]) &&
-           (one ? products <= most_products(sizes.problem.dtype, sizes.batch)
+           (one ? products <= most_products(sizes.problem.dtype, sizes.batch, weights)
                 : is_small_steps(sizes, weights, products));
   }
   // In TF32 cuDNN's kernels are shorter; in training its launches are many.
@@ -185,7 +187,7 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
   }
   const bool slow = cell != Cell::Gru && batch > 1 && !has_vectors(true, input, hidden);
   const double most = slow                 ? kProductsWithoutVectors[0]
-                      : cell == Cell::Lstm ? most_products(Dtype::BFloat16, batch)
+                      : cell == Cell::Lstm ? most_products(Dtype::BFloat16, batch, weights)
                                            : kCellProducts;
   return static_cast<double>(batch) * weights <= most;
 }

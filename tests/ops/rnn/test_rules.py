@@ -37,7 +37,7 @@ from ops.rnn.cases import (
         {"hidden": 600},
         {"dropout": 0.5, "layers": 2},  # dropout acts in training alone
         {"train": True, "steps": 5, "hidden": 256},
-        {"train": True, "steps": 1, "layers": 3, "bidirectional": True},
+        {"train": True, "steps": 1, "bidirectional": True},
         {"train": True, "hidden": 256, "dropout": 0.5},  # and between layers
         {"input": meta(5, 2, 12)[..., ::2]},
     ],
