@@ -66,11 +66,12 @@ constexpr double kRowsOfTwoDirections = 65;
 constexpr LayersInRanges kKeptForFewSteps[] = {
     {kLstm, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(60)},
     {kLstm, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(60), at_least(kRowsOfTwoDirections)},
-    {kGru, kFp16, kOne, kAny, {2, 4}, at_most(96), at_least(150)},
     {kRnn, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(80)},
     {kRnn, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(80), at_least(kRowsOfTwoDirections)},
     {kRnn, kFp32, kOne, kAny, {2, 4}, at_most(128), at_least(5)},
     {kRnn, kFp32, kTwo, kAny, {2, 4}, at_most(128), at_least(kRowsOfTwoDirections)},
+    // A GRU of many rows: two layers of four steps 23 us, ours 28.
+    {kGru, kFp16, kOne, kAny, {2, 4}, at_most(96), at_least(150)},
 };
 
 // Packed sequences of several lengths in inference: few steps with large products, or products of much

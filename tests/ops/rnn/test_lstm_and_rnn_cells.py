@@ -71,6 +71,14 @@ def test_cell_declines(op: str, reason: str, changes: dict[str, Any]) -> None:
     assert ask_cell(op, **changes) == reason
 
 
+def test_many_rows_of_a_small_cell() -> None:
+    """Two small products and a sum are upstream's, an LSTM's gates are not."""
+    for op in ("rnn_tanh_cell", "rnn_relu_cell"):
+        assert ask_cell(op, batch=1024, dtype=torch.bfloat16) == ""
+        assert ask_cell(op, batch=1025, dtype=torch.bfloat16) == "one step of a large batch"
+    assert ask_cell("lstm_cell", batch=1025, dtype=torch.bfloat16) == ""
+
+
 def test_states_of_an_lstm() -> None:
     state = meta(2, 8)
     assert (

@@ -65,6 +65,34 @@ def test_the_cell_state_is_an_lstms(mode: int) -> None:
         assert ask_layer(**few, cx=torch.empty(1, 2, 8)) == "more than one device"
 
 
+def packed(sizes: list[int], hidden: int, **changes: Any) -> str:
+    """The answer to a packed sequence with these batch sizes."""
+    dtype = changes.get("dtype", torch.float32)
+    with tf32_allowed(False):
+        return ask_layer(
+            batch=sizes[0],
+            hidden=hidden,
+            input=meta(sum(sizes), 6, dtype=dtype),
+            batch_sizes=sizes,
+            **changes,
+        )
+
+
+def test_packed_sequences_of_large_products() -> None:
+    less = "packed sequence that upstream runs in less time"
+    in_bf16: dict[str, Any] = {"mode": LSTM, "dtype": torch.bfloat16}
+    assert packed([26] * 7 + [25], 1024, **in_bf16) == ""
+    assert packed([27] * 7 + [26], 1024, **in_bf16) == less
+    assert packed([47] * 19 + [46], 512) == ""
+    assert packed([47] + [1] * 19, 512) == less, "mostly padding"
+    trained = "layer that upstream trains in less time"
+    in_training: dict[str, Any] = {"train": True, "dtype": torch.bfloat16}
+    assert packed([69] * 19 + [68], 512, **in_training) == ""
+    assert packed([70] * 19 + [69], 512, **in_training) == trained
+    assert packed([2] * 2, 256, **in_training) == trained, "two steps, as long as one another"
+    assert packed([2] * 3, 64, **in_training) == ""
+
+
 @pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
 def test_each_cell_has_its_own_number_of_gates(mode: int) -> None:
     fitting = [
@@ -240,6 +268,9 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     ({"steps": 1}, "batch", 8, 9),
     ({"steps": 1, "hidden": 1024, "inputs": 1024}, "batch", 4, 5),
     ({"steps": 1, "hidden": 512, "inputs": 512, "dtype": torch.float16}, "batch", 129, 130),
+    ({"steps": 1, "hidden": 1001, "inputs": 1001, "dtype": torch.float16}, "batch", 9, 10),  # no vectors
+    ({"steps": 1, "hidden": 1024, "inputs": 1024, "mode": LSTM, "dtype": torch.float16}, "batch", 12, 13),
+    ({"steps": 1, "hidden": 1024, "inputs": 1024, "mode": LSTM, "dtype": torch.bfloat16}, "batch", 17, 18),
     ({"steps": 10, "dtype": torch.float32}, "hidden", 2048, 2049),
     ({"steps": 10, "dtype": torch.bfloat16}, "hidden", 2048, 2049),
     ({"steps": 10, "bidirectional": True}, "hidden", 1056, 1057),

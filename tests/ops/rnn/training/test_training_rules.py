@@ -13,6 +13,7 @@ from gpus import GPUS, lacks, pretended
 from ops.rnn.cases import (
     DTYPES,
     GRU,
+    LSTM,
     ask_layer,
     documented,
     flattened,
@@ -148,6 +149,14 @@ def test_small_layers() -> None:
             assert ask_layer(steps=steps, dtype=dtype) == "", "in inference"
     lengths: dict[str, Any] = {"input": meta(130, 6), "batch_sizes": [2] * 65}
     assert ask_layer(train=True, **lengths) == "", "upstream runs a packed sequence step by step"
+
+
+def test_single_steps_that_are_called_in_loops() -> None:
+    """Of up to 450 thousand weights, in one layer."""
+    loop: dict[str, Any] = {"train": True, "steps": 1, "hidden": 256, "mode": LSTM, "dtype": torch.bfloat16}
+    assert ask_layer(**loop, inputs=183) == ""
+    assert ask_layer(**loop, inputs=184) == KEPT
+    assert ask_layer(**loop, inputs=8, layers=2) == KEPT
 
 
 def test_layers_without_a_fast_backward() -> None:
