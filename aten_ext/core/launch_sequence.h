@@ -20,6 +20,10 @@ namespace aten_ext::cuda {
 // (Gpu::argument_bytes says which).
 constexpr int kSmallArgumentBytes = 4096;
 constexpr int kLargeArgumentBytes = 32764;
+// An array of a kernel's arguments that is indexed at run time begins before this byte. ptxas 13.0 encodes
+// where it begins in 16 bits with a sign, counted from up to 1 KB before the arguments: from an array that
+// begins later, the kernel reads other memory.
+constexpr int kIndexedArgumentBytes = 32767 - 1024;
 
 // The shape of one launch.
 struct LaunchShape {

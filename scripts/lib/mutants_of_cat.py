@@ -88,15 +88,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: a pack is taken from one run",
         _WORDS,
-        "  if (count == 1 || at + count <= args.begin[run + 1]) {",
-        "  if (true) {",
+        "const bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "const bool in_one = true;",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
         "cat: a column of packs is taken from one run",
         _WORDS,
-        "bool in_one = count == 1 || at + count <= args.begin[run + 1];",
-        "bool in_one = true;",
+        "  bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "  bool in_one = true;",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
@@ -255,15 +255,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: many tiny inputs are none where one is large",
         _WORDS,
-        "return p.rows * run.size * p.element_size <= kLargestTiny;",
-        "return p.rows * run.size > 0;",
-        (f"{_LAYOUTS}::test_many_tiny_inputs",),
+        "p.count * p.rows * longest_run(p) * p.element_size / word",
+        "p.rows * p.row_size * p.element_size / word",
+        (f"{_LAYOUTS}::test_tiny_inputs_are_as_many_words_as_all_would_be_if_they_were_as_long",),
     ),
     (
         "cat: rows of tiny inputs follow each other in the result",
         "aten_ext/ops/cat/tiny.cu",
-        "to[row * args.row_size + ",
-        "to[row * size + ",
+        "[begin + row * args.row_size + ",
+        "[begin + row * size + ",
         (f"{_LAYOUTS}::test_many_tiny_inputs",),
     ),
     (

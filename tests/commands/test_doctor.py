@@ -59,6 +59,8 @@ def test_a_line_for_each_finding_and_the_exit_code(
         assert [line.split()[0] for line in lines[:-1] if not line.startswith(" ")] == [
             f.level for f in found
         ]
+        advice = [line.strip() for line in lines if line.startswith(" ")]
+        assert advice == [f"-> {f.advice}" for f in found if f.advice]
         assert main(["doctor", "--json"]) == code
         document = json.loads(capsys.readouterr().out)
         assert document["well"] == (code == 0)

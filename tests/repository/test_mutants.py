@@ -55,7 +55,18 @@ def test_what_sanitizers_leave_out_exists() -> None:
 @pytest.mark.parametrize("family", random_mutants.FAMILIES)
 def test_random_mutants_have_sources_and_tests(family: str) -> None:
     assert len(random_mutants.sources(family)) >= 10
-    assert all((ROOT / folder).is_dir() for folder in random_mutants.FAMILIES[family][1])
+    assert all((ROOT / tests).exists() for tests in random_mutants.FAMILIES[family][1])
+
+
+def test_the_nearest_tests_run_first() -> None:
+    order = random_mutants.nearest_first
+    by_table = order("optimizer", "aten_ext/ops/optimizer/overlap.h", {})
+    assert by_table[0] == "tests/ops/optimizer/test_adam_declines.py"
+    by_name = order("python", "python/aten_ext/bench/compare.py", {})
+    assert by_name[0] == "tests/commands/bench/test_compare.py"
+    assert order("cat", "aten_ext/ops/cat/words.cu", {})[0] == "tests/ops/cat/test_on_host.py"
+    far = by_name[-1]
+    assert order("python", "python/aten_ext/bench/compare.py", {far: -1.0})[-1] != far, "the short first"
 
 
 def test_random_mutants_are_drawn_by_the_seed() -> None:
@@ -72,6 +83,29 @@ def test_random_mutants_are_drawn_by_the_seed() -> None:
         after = mutant.applied(before)
         assert before.split() != after.split(), "not only spaces"
         assert before.count("\n") == after.count("\n") and mutant.diff().startswith(f"--- {mutant.file}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "hopeless"),
+    [
+        ("int64_t n = a + b;", "int64_t n = a - b;", False),
+        ("for (int i = 0; i < n; ++i) {", "for (int i = 0; i <= n; ++i) {", False),
+        ("run<4>(n);", "run<5>(n);", False),
+        ("if (a < b) {", "if (1==1) {", False),
+        ("int64_t n = a + b;", "int0_t n = a + b;", True),
+        ("for (int i = 0; i < n; ++i) {", "for (int i = 0; i < n; +/i) {", True),
+        ("run<4>(n);", "run<4>=(n);", True),
+        ("void run(const Plan& a, int b) {", "void run(const Plan| a, int b) {", True),
+        ("void run(Plan& a, int b) {", "void run(Plan| a, int b) {", True),
+        ("void run(const Plan& a, int b) {", "void run ( int b,const Plan& a) {", True),
+        ("run(a, b);", "run ( b,a);", False),
+        ("if (a < b) {", "/*if (a < b) {*/", True),
+        ("const int n = a;", "/*const int n = a;*/", True),
+    ],
+)
+def test_what_cannot_compile_is_not_drawn(before: str, after: str, hopeless: bool) -> None:
+    words = {"int64_t", "n", "a", "b", "i", "for", "int", "run", "void", "const", "Plan", "if"}
+    assert random_mutants._hopeless(before, after, words) == hopeless
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def test_the_saving_is_within_its_error_of_a_direct_measurement() -> None:
         for _ in range(300):
             call("_fused_adamw_", state)
         sampled, error = interval()
+        aten_ext.disable_report()  # or a third of our calls would bear upstream's time, too
         direct = []
         for _ in range(300):
             begin = time.perf_counter()

@@ -49,10 +49,10 @@ struct ConvertArguments {
       line;  // elements of a row where whole rows are made, otherwise vectors that cover one's part
   int32_t count;
   bool whole_rows;
+  Dtype dtype[kCapacity];
   const void* data[kCapacity];
   int64_t row_stride[kCapacity];
   Index begin[kCapacity + 1];  // of the run in a row; the last is the end of all
-  Dtype dtype[kCapacity];
 };
 
 // ---- kernel ------------------------------------------------------------------------------------------
@@ -199,6 +199,7 @@ template <typename T, typename Args>
 cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   using Index = typename Args::Index;
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
+  static_assert(sizeof(Args) - sizeof(Args::begin) <= kIndexedArgumentBytes, "begins begin too late");
   constexpr int64_t kSize = kPerVector<T>;
 
   Args args;
@@ -263,6 +264,10 @@ cudaError_t launch_dtype(const CatRunsParams& p, LaunchSequence& sequence) {
 }  // namespace
 
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence) {
+  // A vector on a boundary is made one element after the other: a small result waits for nothing else.
+  if (params.rows * params.row_size <= kCatSinglesPerSM * params.gpu.multiprocessors) {
+    return launch_cat_gather(params, /*converts=*/true, sequence);
+  }
   return with_element_type(
       params.dtype, params.element_size, /*converts=*/true,
       [&](auto tag, auto converts) {

@@ -14,10 +14,10 @@
 namespace aten_ext {
 namespace cat_crossover {
 
-enum class Kind : uint8_t { Expanded, Mixed, OneInput, Pieces, Other };
+enum class Kind : uint8_t { Expanded, Mixed, OneInput, Other };
 
 // The table's only axis: the kinds but the last.
-inline constexpr std::array<int64_t, 1> kShape{4};
+inline constexpr std::array<int64_t, 1> kShape{3};
 
 // Of so many inputs and dimensions, and of one dtype, upstream takes one launch; beyond that one for each
 // input.
@@ -26,24 +26,14 @@ constexpr int64_t kUpstreamDims = 4;
 // Results of so many bytes cost the length of a launch, and nothing else.
 constexpr int64_t kLaunchBytes = int64_t{96} << 10;
 constexpr int64_t kLaunchInputs = 16;
-// Pieces that are no multiple of it, or do not begin at one, are read one byte or half at a time.
-constexpr int64_t kWordBytes = 4;
 // Elements that upstream reads at full speed wherever they lie.
 constexpr int64_t kLargeElement = 8;
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   const bool one_launch = found.valid->dim() <= kUpstreamDims || found.count == 1;
-  if (!found.one_dtype || found.count > kUpstreamInputs || !one_launch) {
+  if (!found.one_dtype || found.contiguous || found.count > kUpstreamInputs || !one_launch) {
     return Kind::Other;
   }
-  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
-  const int64_t elements = found.numel();
-  const bool short_launch = elements * size <= kLaunchBytes && found.count <= kLaunchInputs;
-  if (found.contiguous && !short_launch) {
-    return Kind::Other;
-  }
-  const int64_t step = found.stride_at_dim();
-  bool words = true;
   bool expanded = false;
   int64_t contiguous = 0;
   with_tensors(tensors, [&](const auto& list) {
@@ -52,8 +42,6 @@ inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
       if (is_skipped(t)) {
         continue;
       }
-      const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-      words = words && (t.sizes()[found.dim] * step * size) % kWordBytes == 0 && address % kWordBytes == 0;
       contiguous += tensor.is_contiguous(found.format);
       for (int64_t d = 0; d < t.dim(); ++d) {
         expanded = expanded || (t.strides()[d] == 0 && t.sizes()[d] > 1);
@@ -63,13 +51,13 @@ inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   if (expanded) {
     return Kind::Expanded;
   }
-  if (contiguous < found.count) {
-    return contiguous > 0 && (short_launch || size >= kLargeElement) ? Kind::Mixed
-           : short_launch && found.count == 1                        ? Kind::OneInput
-                                                                     : Kind::Other;
+  if (found.count == 1) {
+    return Kind::OneInput;
   }
-  const bool one_row = found.size_at_dim * step == elements;
-  return found.count > 1 && one_row && !words ? Kind::Pieces : Kind::Other;
+  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
+  const bool short_launch = found.numel() * size <= kLaunchBytes && found.count <= kLaunchInputs;
+  const bool mixed = contiguous > 0 && contiguous < found.count;
+  return mixed && (short_launch || size >= kLargeElement) ? Kind::Mixed : Kind::Other;
 }
 
 }  // namespace cat_crossover
@@ -89,10 +77,8 @@ inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const
       return "expanded input";
     case Kind::Mixed:
       return "inputs of different layouts that upstream reads as fast";
-    case Kind::OneInput:
-      return "one input of few elements";
     default:
-      return "few elements in pieces that are no whole words";
+      return "one input that is not contiguous";
   }
 }
 

@@ -8,7 +8,8 @@
 //
 // Bytes an element: sizeof(its dtype) read, or the whole sector of 32 bytes where its neighbours are
 // elsewhere; sizeof(T) written. Where the innermost dimension is contiguous or expanded and long enough, a
-// thread makes one aligned vector of 16 bytes; elsewhere it moves kElements, coalesced in the result.
+// thread makes one aligned vector of 16 bytes; elsewhere it moves kElements, in small calls one, coalesced in
+// the result.
 // Positions are 32 bits wherever the tensors allow it, and every division is a multiplication. Alternatives
 // and timings: docs/kernels/cat.md.
 #include "ops/cat/gather.cuh"
@@ -43,11 +44,12 @@ constexpr int64_t kIdleBlocks = 512;
 // Packs, from segments of this many bytes on: at both ends of a segment is a pack that is stored in pieces.
 constexpr int64_t kPackedSegment = 64;
 // And from innermost dimensions of this many bytes on. Shorter ones put most packs across two of them, which
-// elements of 4 bytes and more do not win back.
+// elements of 4 bytes do not win back. Larger elements are vectors enough.
 constexpr int64_t kPackedRun = 16;
 constexpr int64_t kPackedRunOfWords = 64;
 
 // Most calls are to cost no more of a launch than they need.
+constexpr int kFewArgumentBytes = 384;
 constexpr int kTinyArgumentBytes = 768;
 
 // ---- kernel ------------------------------------------------------------------------------------------
@@ -59,14 +61,18 @@ __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>)
   launch_dependents();
   const auto [input, block] = find_input(args);
   bool done = false;
-  if constexpr (!converts && sizeof(T) < 16) {
+  if constexpr (!converts && sizeof(T) < 8) {
     if (args.shape_of(input).by_packs) {
       make_pack<T>(args, input, block);
       done = true;
     }
   }
   if (!done) {
-    move_elements<T, converts, kElements>(args, input, block);
+    if (args.single) {
+      move_elements<T, converts, 1>(args, input, block);
+    } else {
+      move_elements<T, converts, kElements>(args, input, block);
+    }
   }
   wait_for_previous_launches();
 }
@@ -82,9 +88,13 @@ struct Described {
   bool own_shape;  // not the one before's
 };
 
+bool are_singles(const CatGatherParams& p) {
+  return p.rows * p.row_size <= kCatSinglesPerSM * p.gpu.multiprocessors;
+}
+
 bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
   const int64_t size = p.element_size;
-  return !p.converts && size < 16 && input.strides[input.dims - 1] <= 1 &&
+  return !p.converts && size < 8 && !are_singles(p) && input.strides[input.dims - 1] <= 1 &&
          input.segment * size >= kPackedSegment &&
          input.sizes[input.dims - 1] * size >= (size >= 4 ? kPackedRunOfWords : kPackedRun);
 }
@@ -105,6 +115,7 @@ bool are_alike(const CatGatherInput& a, const CatGatherInput& b) {
 }
 
 std::vector<Described> describe(const CatGatherParams& p) {
+  const int64_t elements = are_singles(p) ? 1 : kElements;
   std::vector<Described> all(static_cast<size_t>(p.count));
   for (int64_t i = 0; i < p.count; ++i) {
     const CatGatherInput& input = p.inputs[i];
@@ -113,7 +124,7 @@ std::vector<Described> describe(const CatGatherParams& p) {
     one.by_packs = alike ? all[i - 1].by_packs : is_by_packs(p, input);
     one.packs = packs_of(p, input);
     one.items = p.rows * (one.by_packs ? one.packs : input.segment);
-    one.threads = one.by_packs ? one.items : ceil_div(one.items, int64_t{kElements});
+    one.threads = one.by_packs ? one.items : ceil_div(one.items, elements);
     // Packs depend on the place in the result too.
     one.own_shape = !alike || one.items != all[i - 1].items;
   }
@@ -201,6 +212,7 @@ cudaError_t launch_list(const CatGatherParams& p, const std::vector<Described>& 
   Args args;
   args.out = static_cast<char*>(p.out);
   args.row_size = static_cast<typename Args::Index>(p.row_size);
+  args.single = are_singles(p);
   for (int64_t from = 0; from < p.count; from += args.count) {
     const int64_t blocks = fill_arguments(args, p, described, from, threads);
     if (args.count == 0) {  // more elements than any GPU holds
@@ -240,12 +252,14 @@ Total total_of(const CatGatherParams& p, const std::vector<Described>& described
 
 template <typename T, bool converts>
 cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
+  using Few = GatherArguments<uint32_t, 4, kFewArgumentBytes>;
   using Tiny = GatherArguments<uint32_t, 16, kTinyArgumentBytes>;
   using Small = GatherArguments<uint32_t, 128, kSmallArgumentBytes>;
   using Large = GatherArguments<uint32_t, 1000, kLargeArgumentBytes>;
   using Wide = GatherArguments<uint64_t, 48, kSmallArgumentBytes>;
-  static_assert(sizeof(Tiny) <= kTinyArgumentBytes && sizeof(Small) <= kSmallArgumentBytes &&
-                    sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
+  static_assert(sizeof(Few) <= kFewArgumentBytes && sizeof(Tiny) <= kTinyArgumentBytes &&
+                    sizeof(Small) <= kSmallArgumentBytes && sizeof(Large) <= kLargeArgumentBytes &&
+                    sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
   static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
   const std::vector<Described> described = describe(p);
@@ -261,6 +275,9 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
     return launch_list<T, converts, Wide>(p, described, threads, sequence);
   }
   if constexpr (!converts) {
+    if (fits(static_cast<const Few*>(nullptr))) {
+      return launch_list<T, converts, Few>(p, described, threads, sequence);
+    }
     if (fits(static_cast<const Tiny*>(nullptr))) {
       return launch_list<T, converts, Tiny>(p, described, threads, sequence);
     }
@@ -278,6 +295,27 @@ cudaError_t launch_cat_gather(const CatGatherParams& params, LaunchSequence& seq
       params.dtype, params.element_size, params.converts,
       [&](auto tag, auto converts) { return launch_type<decltype(tag), converts>(params, sequence); },
       cudaErrorInvalidValue);
+}
+
+cudaError_t launch_cat_gather(const CatRunsParams& p, bool converts, LaunchSequence& sequence) {
+  std::vector<CatGatherInput> inputs;
+  inputs.reserve(static_cast<size_t>(p.count));
+  for (int64_t i = 0; i < p.count; ++i) {
+    const CatRun& run = p.runs[i];
+    if (run.data != nullptr) {
+      const bool one = p.rows == 1 || run.row_stride == run.size;
+      inputs.push_back({run.data,
+                        run.begin,
+                        run.size,
+                        one ? 1 : 2,
+                        {one ? p.rows * run.size : p.rows, run.size},
+                        {one ? 1 : run.row_stride, 1},
+                        run.dtype});
+    }
+  }
+  return launch_cat_gather({inputs.data(), static_cast<int64_t>(inputs.size()), p.out, p.rows, p.row_size,
+                            p.element_size, p.dtype, converts, p.gpu},
+                           sequence);
 }
 
 }  // namespace aten_ext::cuda

@@ -56,6 +56,7 @@ struct GatherArguments {
   int32_t count;
   bool equal_blocks;
   bool equal_shapes;
+  bool single;  // a thread moves one element
   Dtype dtype[inputs];
   uint16_t shape[inputs];  // where in `records`, in multiples of 4 bytes
   Index begin[inputs];
@@ -143,12 +144,8 @@ __device__ __forceinline__ void move_elements(const Args& args, uint32_t input, 
 // Sixteen bytes of which each element is `x`.
 template <typename T>
 __device__ __forceinline__ uint4 splat(T x) {
-  if constexpr (sizeof(T) == 8) {
-    return {x.x, x.y, x.x, x.y};
-  } else {
-    const uint32_t word = sizeof(T) == 1 ? x * 0x01010101u : sizeof(T) == 2 ? x * 0x00010001u : x;
-    return {word, word, word, word};
-  }
+  const uint32_t word = sizeof(T) == 1 ? x * 0x01010101u : sizeof(T) == 2 ? x * 0x00010001u : x;
+  return {word, word, word, word};
 }
 
 // Sixteen bytes at an address of which window_fits is true.

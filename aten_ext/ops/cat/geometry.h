@@ -130,22 +130,26 @@ inline void merge_dimensions(CatGeometry& geometry, c10::ArrayRef<CatStridedInpu
 // result have read in the L1.
 constexpr int64_t kTileEdge = 64;
 constexpr int64_t kMinTile = 8;
+constexpr int64_t kMinTileRun = 32;  // of the result
 constexpr int64_t kMinTileElements = 1024;
+// Fewer elements than this, in both dimensions together, stay in the L1 until all of them are read.
+constexpr int64_t kMinTransposed = 2048;
 
 // A dimension, in a merged geometry, along which the memory of an input runs and which is long enough for
 // tiles; -1: none.
 inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input) {
   const int last = static_cast<int>(geometry.sizes.size()) - 1;
-  const auto of_tile = [&](int d) {
-    return std::min(static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d],
-                    kTileEdge);
+  const auto size_of = [&](int d) {
+    return static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d];
   };
-  if (input.strides[last] == 1) {
+  const auto of_tile = [&](int d) { return std::min(size_of(d), kTileEdge); };
+  // Neighbours in the result are neighbours in memory, or one element.
+  if (input.strides[last] <= 1) {
     return -1;
   }
   for (int d = 0; d < last; ++d) {
-    if (input.strides[d] == 1 && of_tile(d) >= kMinTile && of_tile(last) >= kMinTile &&
-        of_tile(d) * of_tile(last) >= kMinTileElements) {
+    if (input.strides[d] == 1 && of_tile(d) >= kMinTile && of_tile(last) >= kMinTileRun &&
+        of_tile(d) * of_tile(last) >= kMinTileElements && size_of(d) * size_of(last) >= kMinTransposed) {
       return d;
     }
   }

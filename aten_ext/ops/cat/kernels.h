@@ -37,6 +37,15 @@ struct CatRunsParams {
   CatGpu gpu;
 };
 
+// In elements.
+inline int64_t longest_run(const CatRunsParams& p) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < p.count; ++i) {
+    longest = p.runs[i].size > longest ? p.runs[i].size : longest;
+  }
+  return longest;
+}
+
 constexpr int kCatMaxDims = 8;
 
 // An input of any strides: a row-major array of its own dimensions, merged where its memory allows it, of
@@ -87,6 +96,9 @@ struct CatStridedParams {
   CatGpu gpu;
 };
 
+// Up to so many elements for each multiprocessor latency decides: a thread of gather.cu moves one.
+constexpr int64_t kCatSinglesPerSM = 1024;
+
 // Each queues its launches: as few as the size of kernel arguments allows, no synchronisation, no allocation.
 // They return the first error of a launch.
 
@@ -102,5 +114,7 @@ cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequ
 cudaError_t launch_cat_transpose(const CatStridedParams& params, LaunchSequence& sequence);
 // Inputs of any strides, runs among them.
 cudaError_t launch_cat_gather(const CatGatherParams& params, LaunchSequence& sequence);
+// The same of runs.
+cudaError_t launch_cat_gather(const CatRunsParams& params, bool converts, LaunchSequence& sequence);
 
 }  // namespace aten_ext::cuda

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "core/launch_sequence.h"
 #include "core/math.h"
@@ -64,10 +63,10 @@ struct RunsArguments {
   int32_t hint_shift;
   bool whole_rows;
   bool equal_runs;
-  const char* data[kCapacity];
-  Offset begin[kCapacity + 1];  // of the run in a row; the last is the end of all
   // hint[i]: the run at position begin[0] + (i << hint_shift).
   uint16_t hint[kHints + 1];
+  const char* data[kCapacity];
+  Offset begin[kCapacity + 1];  // of the run in a row; the last is the end of all
 };
 
 // ---- kernel ------------------------------------------------------------------------------------------
@@ -254,6 +253,7 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   using Offset = typename Args::Offset;
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   static_assert(Args::kCapacity <= std::numeric_limits<uint16_t>::max(), "a hint is 16 bits");
+  static_assert(sizeof(Args) - sizeof(Args::begin) <= kIndexedArgumentBytes, "begins begin too late");
 
   Args args;
   args.out = static_cast<char*>(p.out);
@@ -321,27 +321,6 @@ bool has_rows_apart(const CatRunsParams& p) {
          });
 }
 
-cudaError_t launch_gather(const CatRunsParams& p, LaunchSequence& sequence) {
-  std::vector<CatGatherInput> inputs;
-  inputs.reserve(static_cast<size_t>(p.count));
-  for (int64_t i = 0; i < p.count; ++i) {
-    const CatRun& run = p.runs[i];
-    if (run.data != nullptr) {
-      const bool one = p.rows == 1 || run.row_stride == run.size;
-      inputs.push_back({run.data,
-                        run.begin,
-                        run.size,
-                        one ? 1 : 2,
-                        {one ? p.rows * run.size : p.rows, run.size},
-                        {one ? 1 : run.row_stride, 1},
-                        run.dtype});
-    }
-  }
-  return launch_cat_gather({inputs.data(), static_cast<int64_t>(inputs.size()), p.out, p.rows, p.row_size,
-                            p.element_size, p.dtype, false, p.gpu},
-                           sequence);
-}
-
 }  // namespace
 
 cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence) {
@@ -354,7 +333,7 @@ cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequenc
     return error;
   }
   if (has_rows_apart(params)) {
-    return launch_gather(params, sequence);
+    return launch_cat_gather(params, /*converts=*/false, sequence);
   }
   // Of runs of bytes, the element size matters at their ends only: addresses are multiples of it.
   switch (params.element_size) {

@@ -34,7 +34,7 @@ struct CatShares {
 
 // Up to here, in elements for each multiprocessor, transposes are gathered: alone, because two trips through
 // shared memory take as long, and in company, because another launch does.
-constexpr int64_t kGatheredTransposes = 512;
+constexpr int64_t kGatheredTransposes = 1024;
 constexpr int64_t kGatheredInCompany = 8192;
 
 // Finds the inputs that tiles could take, and makes it so where that wins back their launch.

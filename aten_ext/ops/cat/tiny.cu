@@ -1,4 +1,4 @@
-// cat of many contiguous inputs of a few bytes each: a warp for each input.
+// cat of many small contiguous inputs: a block, or several, for each input, and a thread for each word.
 //
 //   out[r, begin_i + k] = in_i[r, k]        0 <= r < rows, 0 <= k < run_i, in words
 //
@@ -11,6 +11,8 @@
 #include <type_traits>
 
 #include "core/launch_sequence.h"
+#include "core/math.h"
+#include "device/division.cuh"
 #include "device/sync.cuh"
 #include "ops/cat/kernels.h"
 #include "ops/cat/words.cuh"
@@ -18,33 +20,38 @@
 namespace aten_ext::cuda {
 namespace {
 
-constexpr int kThreads = 32;
+constexpr int kMinThreads = 32;
+constexpr int kMaxThreads = 128;
+// Most lists are to cost no more of a launch than they need.
+constexpr int kFewArgumentBytes = 1024;
 
 // Everything in words.
 template <int bytes>
 struct TinyArguments {
   static constexpr int kCapacity =
-      (bytes - 32) / static_cast<int>(sizeof(void*) + sizeof(uint32_t)) / 16 * 16;
+      (bytes - 64) / static_cast<int>(sizeof(void*) + sizeof(uint32_t)) / 16 * 16;
 
   char* out;
   uint32_t rows;
   uint32_t row_size;
+  Divider<uint32_t> blocks;  // of an input
   const char* data[kCapacity];
   uint32_t begin[kCapacity + 1];  // of the run in a row; the last is the end of all
 };
 
-// Grid: a block for each input.
+// Grid: for each input, as many blocks as the largest has.
 template <int word, typename Args>
-__global__ __launch_bounds__(kThreads) void cat_tiny_kernel(const __grid_constant__ Args args) {
+__global__ __launch_bounds__(kMaxThreads) void cat_tiny_kernel(const __grid_constant__ Args args) {
   using Word = WordOf<word>;
   launch_dependents();
-  const uint32_t begin = args.begin[blockIdx.x];
-  const uint32_t size = args.begin[blockIdx.x + 1] - begin;
-  const auto* const from = reinterpret_cast<const Word*>(args.data[blockIdx.x]);
-  auto* const to = reinterpret_cast<Word*>(args.out) + begin;
-  for (uint32_t i = threadIdx.x; i < args.rows * size; i += kThreads) {
+  const auto [input, block] = args.blocks(blockIdx.x);
+  const uint32_t begin = args.begin[input];
+  const uint32_t size = args.begin[input + 1] - begin;
+  const uint32_t i = block * blockDim.x + threadIdx.x;
+  if (i < args.rows * size) {
+    const Word x = reinterpret_cast<const Word*>(args.data[input])[i];
     const uint32_t row = args.rows == 1 ? 0 : i / size;
-    to[row * args.row_size + (i - row * size)] = from[i];
+    reinterpret_cast<Word*>(args.out)[begin + row * args.row_size + (i - row * size)] = x;
   }
   wait_for_previous_launches();
 }
@@ -53,11 +60,20 @@ template <int word, int bytes>
 cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   using Args = TinyArguments<bytes>;
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
+  static_assert(sizeof(Args) - sizeof(Args::begin) <= kIndexedArgumentBytes, "begins begin too late");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   const auto words = [&p](int64_t elements) {
     return static_cast<uint32_t>(elements * p.element_size / word);
   };
+  const int64_t most = p.rows * words(longest_run(p));
+  int threads = kMinThreads;
+  while (threads < kMaxThreads && threads < most) {
+    threads *= 2;
+  }
+  const int64_t blocks = ceil_div(most, int64_t{threads});
+
   Args args;
+  args.blocks = Divider<uint32_t>(static_cast<uint32_t>(blocks));
   args.out = static_cast<char*>(p.out);
   args.rows = static_cast<uint32_t>(p.rows);
   args.row_size = words(p.row_size);
@@ -69,7 +85,7 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
       args.begin[i] = words(runs[i].begin);
     }
     args.begin[count] = words(runs[count - 1].begin + runs[count - 1].size);
-    if (const cudaError_t error = sequence.launch(cat_tiny_kernel<word, Args>, count, kThreads, args);
+    if (const cudaError_t error = sequence.launch(cat_tiny_kernel<word, Args>, count * blocks, threads, args);
         error != cudaSuccess) {
       return error;
     }
@@ -79,6 +95,9 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
 
 template <int word>
 cudaError_t launch_word(const CatRunsParams& p, LaunchSequence& sequence) {
+  if (p.count <= TinyArguments<kFewArgumentBytes>::kCapacity) {
+    return launch_list<word, kFewArgumentBytes>(p, sequence);
+  }
   return p.count > TinyArguments<kSmallArgumentBytes>::kCapacity &&
                  p.gpu.argument_bytes >= kLargeArgumentBytes
              ? launch_list<word, kLargeArgumentBytes>(p, sequence)
@@ -88,18 +107,7 @@ cudaError_t launch_word(const CatRunsParams& p, LaunchSequence& sequence) {
 }  // namespace
 
 cudaError_t launch_cat_tiny(const CatRunsParams& params, int word, LaunchSequence& sequence) {
-  switch (word) {
-    case 1:
-      return launch_word<1>(params, sequence);
-    case 2:
-      return launch_word<2>(params, sequence);
-    case 4:
-      return launch_word<4>(params, sequence);
-    case 8:
-      return launch_word<8>(params, sequence);
-    default:
-      return launch_word<16>(params, sequence);
-  }
+  return with_word(word, [&](auto bytes) { return launch_word<bytes>(params, sequence); });
 }
 
 }  // namespace aten_ext::cuda

@@ -50,13 +50,13 @@ struct TransposeArguments {
   int64_t sizes[kCatMaxDims];
   int64_t out_strides[kCatMaxDims];
   Divider<uint32_t> steps[kCatMaxDims];  // tiles, or places, along each
+  Dtype dtype[kCapacity];
+  uint32_t first_block[kCapacity];
+  Divider<uint32_t> steps_at_dim[kCapacity];
   const void* data[kCapacity];
   int64_t out_offset[kCapacity];
   int64_t size_at_dim[kCapacity];
-  Divider<uint32_t> steps_at_dim[kCapacity];
   int64_t strides[kCapacity][kCatMaxDims];
-  uint32_t first_block[kCapacity];
-  Dtype dtype[kCapacity];
 };
 
 // ---- kernel ------------------------------------------------------------------------------------------
@@ -249,6 +249,7 @@ template <typename T, bool converts, int bytes>
 cudaError_t launch_list(const CatStridedParams& p, LaunchSequence& sequence) {
   using Args = TransposeArguments<bytes>;
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
+  static_assert(sizeof(Args) - sizeof(Args::strides) <= kIndexedArgumentBytes, "strides begin too late");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
 
   Args args;

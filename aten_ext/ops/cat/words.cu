@@ -10,7 +10,8 @@
 //
 // Bytes: 2 * rows * words * word; memory is the limit, 4.24 TB/s on an H200. Small calls are limited by
 // latency: with one row of 16-byte words a thread executes 20 instructions and the arguments of two inputs
-// take 72 bytes. Otherwise a thread makes a column: the same place of 2 to 8 rows, whose run it finds once.
+// take 72 bytes; up to about as many words as the GPU holds threads, each makes one. Beyond that a thread
+// makes a pack, or a column: the same place of 2 to 8 rows, whose run it finds once.
 // Alternatives and timings: docs/kernels/cat.md.
 #include <algorithm>
 #include <iterator>
@@ -32,16 +33,24 @@ constexpr int kMaxThreads = 256;
 constexpr int kMinThreads = 128;
 // With fewer large blocks than this a multiprocessor, blocks are small, so that there are more of them.
 constexpr int64_t kBlocksPerSM = 2;
+// Up to so many words for each multiprocessor, as many as it holds threads, a thread makes one: latency
+// decides, and no way is shorter.
+constexpr int64_t kWordsPerSM = 2048;
+// Twice as many where words of 1 or 2 bytes are in one row: it takes that many until packs win back their
+// shifts.
+constexpr int64_t kPiecesPerSM = 4096;
+// Of more inputs than a few, up to so many words are left to tiny.cu, if all were as long as the longest.
+constexpr int64_t kTinyWordsPerSM = 512;
+// Of fewer rows than this, if they are an odd number, pairs would make too much of one twice.
+constexpr int64_t kRowsInPairs = 16;
 // Average runs, in bytes.
 constexpr int64_t kShortRun = 64;         // up to here more rows a thread, where rows are at least
 constexpr int64_t kLongRow = 2048;        // this long: or each line of an input is read in pieces
 constexpr int64_t kLongWords = 640;       // from here runs of 4-byte words are made in a line
 constexpr int64_t kLongHalfWords = 8192;  // from here runs of 2-byte words are left to runs.cu,
 constexpr int64_t kLongBytes = 2048;      // and from here those of bytes,
-constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row,
-constexpr int64_t kSmallLine = 1 << 16;   // of one input or longer than this in all;
-constexpr int64_t kTinyInput = 128;       // and more than a few inputs of up to this are left to tiny.cu,
-constexpr int64_t kLargestTiny = 512;     // where none is larger than this
+constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row
+constexpr int64_t kLongLine = 1 << 23;    // of more inputs than a few, or longer than this
 
 // ---- kernels -----------------------------------------------------------------------------------------
 
@@ -57,8 +66,20 @@ __device__ __forceinline__ void overlapping(const Args&, const F& f) {
   }
 }
 
+// Whether the aligned packs that load_window reads for two packs of a column, its first and its last, are in
+// their input.
+template <int word, int count, typename Args>
+__device__ __forceinline__ bool windows_fit(const Args& args, int run, const char* first, const char* last) {
+  constexpr int kBytes = word * count;
+  const uint32_t size = args.begin[run + 1] - args.begin[run];
+  const char* const begin = source<word>(args, run, 0, args.begin[run]);
+  const char* const end =
+      begin + word * (static_cast<uint64_t>(args.rows - 1) * row_stride(args, run) + size);
+  return first - phase_of<kBytes>(first) >= begin && last - phase_of<kBytes>(last) + 2 * kBytes <= end;
+}
+
 // Rows that follow each other are one line of packs.
-template <int word, int count, bool one_row, bool streamed, typename Args>
+template <int word, int count, bool one_row, bool window, bool streamed, typename Args>
 __device__ __forceinline__ void make_line(const Args& args) {
   using Word = WordOf<word>;
   const auto locate = [&args](uint32_t index) {
@@ -76,7 +97,19 @@ __device__ __forceinline__ void make_line(const Args& args) {
   const int run = find_run(args, at);
   const char* const from = source<word>(args, run, row, at);
   PackOf<word, count> x;
-  if (count == 1 || at + count <= args.begin[run + 1]) {
+  const bool in_one = count == 1 || at + count <= args.begin[run + 1];
+  if constexpr (window) {
+    if (in_one && windows_fit<word, count>(args, run, from, from)) {
+      using Pack = WordOf<word * count>;
+      const uint32_t phase = phase_of<sizeof(Pack)>(from);
+      const Pack low = load_word<Pack, streamed>(from - phase);
+      const Pack high = load_word<Pack, streamed>(from - phase + sizeof(Pack));
+      *reinterpret_cast<Pack*>(args.out + word * static_cast<uint64_t>(index)) =
+          shift_bytes(low, high, phase);
+      return;
+    }
+  }
+  if (in_one) {
 #pragma unroll
     for (int j = 0; j < count; ++j) {
       x.words[j] = load_word<Word, streamed>(from + word * j);
@@ -104,21 +137,9 @@ __device__ __forceinline__ void make_line(const Args& args) {
 }
 
 // Grid: a thread for each pack of the result.
-template <int word, int count, bool one_row, bool streamed, typename Args>
+template <int word, int count, bool one_row, bool window, bool streamed, typename Args>
 __global__ __launch_bounds__(kMaxThreads, 8) void cat_line_kernel(const __grid_constant__ Args args) {
-  overlapping(args, [&] { make_line<word, count, one_row, streamed>(args); });
-}
-
-// Whether the aligned packs that load_window reads for two packs of a column, its first and its last, are in
-// their input.
-template <int word, int count, typename Args>
-__device__ __forceinline__ bool windows_fit(const Args& args, int run, const char* first, const char* last) {
-  constexpr int kBytes = word * count;
-  const uint32_t size = args.begin[run + 1] - args.begin[run];
-  const char* const begin = source<word>(args, run, 0, args.begin[run]);
-  const char* const end =
-      begin + word * (static_cast<uint64_t>(args.rows - 1) * row_stride(args, run) + size);
-  return first - phase_of<kBytes>(first) >= begin && last - phase_of<kBytes>(last) + 2 * kBytes <= end;
+  overlapping(args, [&] { make_line<word, count, one_row, window, streamed>(args); });
 }
 
 // A column of packs, in `rows` rows. `window`: one that is in one run is not loaded by words but by the two
@@ -197,17 +218,19 @@ __global__ __launch_bounds__(kMaxThreads, rows* word >= 64 || rows == 8
 // ---- launch ------------------------------------------------------------------------------------------
 
 // Ways to make a result: how many packs they take, and by which kernel.
-template <int word_, int count_, bool one_row = true>
+template <int word_, int count_, bool one_row = true, bool window = false>
 struct Line {
   static constexpr int word = word_;
   static constexpr int count = count_;
   static constexpr bool kWholeRows = true;
+  // Lines of single smaller words are short.
+  static constexpr bool kMayStream = word == 16 || count > 1;
   template <typename Args>
   static int64_t threads(const Args& args) {
     return ceil_div(static_cast<int64_t>(args.rows) * args.words, int64_t{count});
   }
   template <bool streamed, typename Args>
-  static constexpr auto kernel = cat_line_kernel<word, count, one_row, streamed, Args>;
+  static constexpr auto kernel = cat_line_kernel<word, count, one_row, window, streamed, Args>;
 };
 
 template <int word_, int count_, int rows, bool window = false>
@@ -215,6 +238,7 @@ struct Columns {
   static constexpr int word = word_;
   static constexpr int count = count_;
   static constexpr bool kWholeRows = false;
+  static constexpr bool kMayStream = true;
   template <typename Args>
   static int64_t threads(const Args& args) {
     return ceil_div(static_cast<int64_t>(args.rows), int64_t{rows}) * (args.words / count);
@@ -269,16 +293,22 @@ void describe(ManyRuns<bytes>& args, const CatRun* runs, int64_t /*element_size*
   }
 }
 
-// Whether the result may still be in the L2 when it is read, if what was read for it does not take its place:
-// those loads are the first to be evicted.
-bool stays_in_l2(const CatRunsParams& p) {
-  return p.rows * p.row_size * p.element_size <= p.gpu.l2_bytes / 3 * 2;
+int64_t bytes_of(const CatRunsParams& p) {
+  return p.rows * p.row_size * p.element_size;
+}
+
+// Whether what is read is the first to leave the L2. Then the result is still there when it is read, where it
+// fits. Where the inputs fit beside it, they may be there already.
+bool is_streamed(const CatRunsParams& p) {
+  const int64_t room = p.gpu.l2_bytes / 3 * 2;
+  return bytes_of(p) <= room && 2 * bytes_of(p) > room;
 }
 
 template <typename Way, typename Args>
 cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   static_assert(sizeof(Args) <= kLargeArgumentBytes &&
+                sizeof(Args) - sizeof(Args::begin) <= kIndexedArgumentBytes &&
                 Args::kCapacity <= std::numeric_limits<uint16_t>::max());
   const auto words = [&p](int64_t elements) {
     return static_cast<uint32_t>(elements * p.element_size / Way::word);
@@ -286,7 +316,7 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   Args args;
   args.rows = static_cast<uint32_t>(p.rows);
   args.out_row_stride = words(p.row_size);
-  const bool streamed = stays_in_l2(p);
+  const bool streamed = is_streamed(p);
   for (int64_t from = 0; from < p.count; from += Args::kCapacity) {
     const CatRun* const runs = p.runs + from;
     args.count = static_cast<int32_t>(std::min<int64_t>(p.count - from, Args::kCapacity));
@@ -301,7 +331,10 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
     const int64_t needed = Way::threads(args);
     const int threads =
         needed < kBlocksPerSM * p.gpu.multiprocessors * kMaxThreads ? kMinThreads : kMaxThreads;
-    const auto kernel = streamed ? Way::template kernel<true, Args> : Way::template kernel<false, Args>;
+    auto* kernel = Way::template kernel<false, Args>;
+    if constexpr (Way::kMayStream) {
+      kernel = streamed ? Way::template kernel<true, Args> : kernel;
+    }
     if (const cudaError_t error = sequence.launch(kernel, ceil_div(needed, threads), threads, args);
         error != cudaSuccess) {
       return error;
@@ -363,26 +396,56 @@ int common_word(const CatRunsParams& p) {
 }
 
 // Inputs that are so many and so small that a thread, or a warp, would look up many of them.
-bool are_tiny(const CatRunsParams& p) {
-  return p.count > EightRuns::kCapacity && p.rows * p.row_size * p.element_size <= p.count * kTinyInput &&
-         std::all_of(p.runs, p.runs + p.count,
-                     [&p](const CatRun& run) { return p.rows * run.size * p.element_size <= kLargestTiny; });
+bool are_tiny(const CatRunsParams& p, int word) {
+  const int64_t words = p.count * p.rows * longest_run(p) * p.element_size / word;
+  return p.count > EightRuns::kCapacity && words <= kTinyWordsPerSM * p.gpu.multiprocessors;
+}
+
+// Whether a thread makes a single word.
+bool are_single(const CatRunsParams& p, int word) {
+  const bool few = p.count <= EightRuns::kCapacity;
+  const bool pieces = p.rows == 1 && word <= 2;
+  const int64_t most = few && pieces ? kPiecesPerSM : kWordsPerSM;
+  return (few || pieces) && bytes_of(p) <= most * p.gpu.multiprocessors * word && in_line(p, word);
+}
+
+template <int word>
+cudaError_t launch_single(const CatRunsParams& p, LaunchSequence& sequence) {
+  return p.rows == 1 ? launch<Line<word, 1>>(p, sequence) : launch<Line<word, 1, false>>(p, sequence);
+}
+
+cudaError_t launch_single(const CatRunsParams& p, int word, LaunchSequence& sequence) {
+  return with_word(word, [&](auto bytes) { return launch_single<bytes>(p, sequence); });
+}
+
+// Whether one row, of few inputs, is made by windows.
+bool is_window_line(const CatRunsParams& p) {
+  return p.count <= EightRuns::kCapacity && bytes_of(p) <= kLongLine && in_line(p, 16);
+}
+
+template <int word>
+cudaError_t launch_window_line(const CatRunsParams& p, LaunchSequence& sequence) {
+  using Way = Line<word, 16 / word, true, true>;
+  return p.count <= TwoRuns::kCapacity ? launch_list<Way, TwoRuns>(p, sequence)
+                                       : launch_list<Way, EightRuns>(p, sequence);
 }
 
 }  // namespace
 
 cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
   const int word = common_word(p);
-  if (word != 0 && are_tiny(p)) {
+  if (word != 0 && are_tiny(p, word)) {
     return launch_cat_tiny(p, word, sequence);
+  }
+  if (word != 0 && are_single(p, word)) {
+    return launch_single(p, word, sequence);
   }
   const int64_t run = p.row_size * p.element_size / p.count;
   const bool one_row = p.rows == 1;
-  const bool is_small = p.count > 1 && p.row_size * p.element_size <= kSmallLine;
   switch (word) {
     case 16:
-      if (one_row) {
-        return launch<Line<16, 1>>(p, sequence);
+      if (one_row || (p.rows % 2 != 0 && p.rows < kRowsInPairs && in_line(p, 16))) {
+        return launch_single<16>(p, sequence);
       }
       return run <= kShortRun && p.row_size * p.element_size >= kLongRow
                  ? launch<Columns<16, 1, 4>>(p, sequence)
@@ -399,8 +462,11 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       return one_row ? cudaErrorNotSupported : launch<Columns<4, 1, 4>>(p, sequence);
     case 2:
       if (one_row) {
-        return (run < kLongInOneLine || is_small) && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
-                                                                    : cudaErrorNotSupported;
+        if (is_window_line(p)) {
+          return launch_window_line<2>(p, sequence);
+        }
+        return run < kLongInOneLine && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
+                                                      : cudaErrorNotSupported;
       }
       if (in_packs(p, 4)) {
         return launch<Columns<2, 2, 4, true>>(p, sequence);
@@ -408,8 +474,11 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       return run < kLongHalfWords ? launch<Columns<2, 1, 8>>(p, sequence) : cudaErrorNotSupported;
     case 1:
       if (one_row) {
-        return (run < kLongInOneLine || is_small) && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
-                                                                   : cudaErrorNotSupported;
+        if (is_window_line(p)) {
+          return launch_window_line<1>(p, sequence);
+        }
+        return run < kLongInOneLine && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
+                                                     : cudaErrorNotSupported;
       }
       if (in_packs(p, 4)) {
         return launch<Columns<1, 4, 4, true>>(p, sequence);

@@ -21,6 +21,23 @@ using WordOf =
                                           std::conditional_t<bytes == 4, uint32_t,
                                                              std::conditional_t<bytes == 8, uint2, uint4>>>>;
 
+// Calls f(std::integral_constant<int, word>{}). Host code.
+template <typename F>
+auto with_word(int word, const F& f) {
+  switch (word) {
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    case 8:
+      return f(std::integral_constant<int, 8>{});
+    default:
+      return f(std::integral_constant<int, 16>{});
+  }
+}
+
 // ---- arguments ---------------------------------------------------------------------------------------
 
 // What both kinds begin with. Positions count words.
@@ -57,9 +74,9 @@ struct ManyRuns : CatWords {
   Divider<uint32_t> run;  // words of a run, if all are as long
   int32_t hint_shift;
   bool equal_runs;
+  uint16_t hint[kHints + 1];  // [i]: the run at position i << hint_shift
   const char* data[kCapacity];
   uint32_t begin[kCapacity + 1];
-  uint16_t hint[kHints + 1];  // [i]: the run at position i << hint_shift
 };
 
 // ---- where a word comes from -------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class Case:
     which follow one another in a call, the time of a step is plotted instead of a rate."""
     series: str = ""
     """Of which line of a plot this is a point. Where an op has such lines, its other cases are left out."""
+    exact: bool = False
+    """Whether the call returns upstream's bits, which a sweep then checks."""
     measure: Callable[[Case, Settings], Result] | None = None
     """For a case that is timed outside this process: what to call in place of the harness."""
 

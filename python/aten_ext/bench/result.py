@@ -62,6 +62,8 @@ class Result:
     """Times that the case was measured; the samples of all of them are pooled."""
     skipped: str | None = None
     """Why the case was not measured at all."""
+    differs: bool = False
+    """Whether the result was looked at and is not upstream's."""
     details: dict[str, object] = field(default_factory=dict)
     """What else a benchmark of whole programs found."""
     limit_ns: float | None = None

@@ -93,6 +93,7 @@ def case(random: Random, device: str) -> Case | None:
         make=Join(tuple(made), dim).make,
         bytes=read + written,
         footprint=read * (3 if layout in ("strided", "mixed") else 1),
+        exact=True,
     )
 
 

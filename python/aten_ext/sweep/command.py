@@ -150,5 +150,9 @@ def _show(results: Sequence[Result], plans: dict[int, str], worst: int) -> None:
             times = "; ".join(_times(clock, samples) for clock, samples in result.clocks.items())
             text = f"{result.case.op}: {result.case.label}: {times}; {result.route}"
             console.print(f"{text}; {plans[i]}" if plans[i] else text, markup=False)
+    for result in results:
+        if result.differs:
+            label = f"{result.case.op}: {result.case.label}"
+            console.print(f"{label}: another result than upstream's; {result.route}", markup=False)
     if skipped := sum(result.skipped is not None for result in results):
         console.print(f"skipped, too large for this device: {skipped}", markup=False)

@@ -40,10 +40,15 @@ def look(
         result.skipped = why
         return result
     calls = operands.make(case, device, rotation.copies)
+    made: list[object] = []
     for enabled in (False, True):
         switch.set(enabled)
         for call in calls:
             call()
+        if case.exact:
+            made.append(calls[0]())
+    result.differs = case.exact and not _have_same_bits(*made)
+    made.clear()
     result.route, result.reason = routes(calls[0], case.override, device, switch)
     clocks = _clocks(calls, switch, result, gpu_clock_alone)
     for name, clock in clocks.items():
@@ -74,6 +79,16 @@ def plan(case: Case, device: str) -> str:
     for function, args, kwargs in recorder.calls[:1]:
         return aten_ext.explain(function, *args, key=device.upper(), **kwargs).plan or ""
     return ""
+
+
+def _have_same_bits(theirs: Any, ours: Any) -> bool:
+    """Whether two tensors are alike, NaN for NaN, and lie in memory alike."""
+    import torch
+
+    if (theirs.dtype, theirs.stride()) != (ours.dtype, ours.stride()):
+        return False
+    one, other = (t.contiguous().view(torch.uint8) for t in (theirs, ours))
+    return torch.equal(one, other)
 
 
 def _clocks(calls: Sequence[Call], switch: Switch, result: Result, gpu_clock_alone: bool) -> dict[str, Clock]:

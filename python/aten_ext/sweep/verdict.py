@@ -65,6 +65,8 @@ def failures(results: Sequence[Result]) -> list[str]:
     """Why the sweep does not pass, a line each; nothing if it does."""
     timed = [result for result in results if result.clocks]
     lines = []
+    if wrong := sum(result.differs for result in results):
+        lines.append(f"{wrong} of {len(timed)} cases with another result than upstream's")
     for clock, limit in LIMITS.items():
         if count := sum(clock in failed(result) for result in timed):
             lines.append(f"{count} of {len(timed)} cases below {limit:g} ({clock})")
@@ -105,4 +107,5 @@ def _encode(result: Result, plan: str | None) -> Document:
         for clock, samples in result.clocks.items()
     }
     case: Document = {"op": result.case.op, "name": result.case.label, "route": result.route, **times}
+    case |= {"differs": True} if result.differs else {}
     return case | ({"plan": plan} if plan else {}) | ({"skipped": result.skipped} if result.skipped else {})

@@ -143,6 +143,16 @@ def test_cuda_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no CUDA device" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "gpu", "device"), [("cpu", True, "cpu"), (None, True, "cuda"), (None, False, "cpu")]
+)
+def test_the_device_that_is_measured(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, gpu: bool, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert command.choose_device(asked) == device
+
+
 def test_list_does_not_measure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it measured"))
     assert main(["bench", "--list", "--device", "cpu", "--filter", "4000x64"]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -15,7 +17,7 @@ from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 from aten_ext.bench.result import Result, Samples
 from aten_ext.bench.route import Overrides
-from aten_ext.sweep import families, known_layers, look, verdict
+from aten_ext.sweep import command, families, known_layers, look, verdict
 from paths import TESTS
 
 
@@ -144,6 +146,21 @@ def test_a_loser_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
         result = look.look(case, "cpu", switch)
     assert looks == [look.SECONDS, look.SECONDS_AGAIN["cpu"]]
     assert result.measured == 2 and result.clocks["wall"].ratio == 1.0
+
+
+def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    case = next(c for c in families.draw(["cat"], "cpu", 11, 40) if c.footprint < 1 << 16)
+    theirs, ours = torch.tensor([0.0, float("nan")]), torch.tensor([-0.0, float("nan")])
+    answers = itertools.chain([theirs, theirs], itertools.repeat(ours))
+    other = dataclasses.replace(case, make=lambda device: lambda: next(answers))
+    with Overrides() as switch:
+        assert not look.look(case, "cpu", switch).differs
+        monkeypatch.setattr(look, "routes", lambda *arguments: ("fused", None))
+        result = look.look(other, "cpu", switch, one_set=True)
+    assert result.differs
+    assert "1 of 1 cases with another result than upstream's" in verdict.failures([result])
+    command._show([result], {}, 0)
+    assert f"cat: {case.label}: another result than upstream's; fused" in capsys.readouterr().out
 
 
 def test_one_set_of_operands() -> None:

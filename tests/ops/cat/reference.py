@@ -47,6 +47,8 @@ KERNELS = (
 """The sources of cat on CUDA."""
 FEW_MULTIPROCESSORS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
 """A GPU on which small transposes are worth tiles already."""
+NO_SMALL_CALLS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=0)
+"""A GPU on which every call is made by the kernels of large ones."""
 FEW = 63
 MANY = 64
 """Inputs that are few to the policy on CPU, and as many as it takes."""

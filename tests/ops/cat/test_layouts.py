@@ -18,6 +18,7 @@ from ops.cat.reference import (
     CONVERTED,
     FEW_MULTIPROCESSORS,
     KERNELS,
+    NO_SMALL_CALLS,
     assert_same,
     bits,
     kernels,
@@ -225,7 +226,7 @@ def check_mix(mix: Mix) -> None:
     torch.ops.aten_ext_on_host.cat.out(tensors, mix.dim, out=out)
     assert_same(out.clone(), expected.contiguous(), any_nan=len(set(mix.dtypes)) > 1)
     assert not storage[: mix.offset].any() and not storage[mix.offset + out.numel() :].any()
-    launches_of(tensors, mix.dim, FEW_MULTIPROCESSORS)  # with the kernels of large calls
+    launches_of(tensors, mix.dim, NO_SMALL_CALLS)
 
 
 @fixture_is_fine
@@ -254,22 +255,28 @@ def test_one_array_is_copied_as_memory(dtype: torch.dtype, offset: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("count", [8, 9, 65, 336, 337, 1000, 2736])
+@pytest.mark.parametrize("count", [8, 9, 80, 81, 336, 337, 1000, 2736])
 def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
-    """A warp each, in one launch; few are made by words, as are those that are not so tiny."""
+    """A thread for each word, in one launch; few inputs are made by words."""
     most = 128 // dtype.itemsize
     tiny = "words" if count == 8 else "tiny"
     launches = 1 if count < 2720 else 2
     assert launches_of([_flat(most, dtype, i) for i in range(count)], 0) == [tiny] * launches
     assert launches_of([_flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [tiny] * launches
     assert launches_of([_flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [tiny] * launches
-    ragged = [_flat(1 + i % most, dtype, i, i % 2) for i in range(count)]
+    ragged = [_flat(1 + i % 24, dtype, i, i % 2) for i in range(count)]
     assert launches_of(ragged, 0) == [tiny] * launches
-    assert set(launches_of([_flat(most + 1, dtype, i) for i in range(count)], 0)) == {"words"}
-    one_longer = [_flat(512 // dtype.itemsize + i, dtype, i) for i in range(2)]
-    assert launches_of([*ragged[: count - 1], one_longer[0]], 0) == [tiny] * launches
-    if count > 8:
-        assert "tiny" not in launches_of([*ragged, one_longer[1]], 0)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_tiny_inputs_are_as_many_words_as_all_would_be_if_they_were_as_long(rows: int) -> None:
+    """512 words a multiprocessor."""
+    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2 * rows)
+    tensors = [_flat(rows, torch.int16, i).view(rows, 1) for i in range(8)]
+    most = _flat(rows * 113, torch.int16, 8).view(rows, 113)
+    one_more = _flat(rows * 114, torch.int16, 8).view(rows, 114)
+    assert launches_of([*tensors, most], 1, two) == ["tiny"]
+    assert launches_of([*tensors, one_more], 1, two) != ["tiny"]
 
 
 def test_tiny_inputs_of_old_drivers() -> None:
@@ -279,11 +286,16 @@ def test_tiny_inputs_of_old_drivers() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 def test_long_runs_of_small_words_in_one_row(dtype: torch.dtype) -> None:
-    """By words up to 64 KiB in all, by vectors above."""
-    edge = 65536 // dtype.itemsize
+    """Few by words up to 8 MiB in all, of more inputs where they are short."""
+    edge = (1 << 23) // dtype.itemsize
     most = [_flat(n, dtype, n) for n in (edge // 2 + 1, edge // 2 - 1)]
-    assert launches_of(most, 0) == ["words"]
-    assert launches_of([*most, _flat(1, dtype, 0)], 0) == ["runs"]
+    assert launches_of(most, 0, FEW_MULTIPROCESSORS) == ["words"]
+    assert launches_of([*most, _flat(1, dtype, 0)], 0, FEW_MULTIPROCESSORS) == ["runs"]
+    for size, kernel in ((4095, "words"), (4097, "runs")):
+        run = size // dtype.itemsize
+        many = [_flat(run + d, dtype, i) for i, d in enumerate((0, 1, -1) * 3)]
+        assert launches_of(many, 0, FEW_MULTIPROCESSORS) == [kernel]
+        assert launches_of(many[:8], 0, FEW_MULTIPROCESSORS) == ["words"]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
@@ -294,8 +306,8 @@ def test_long_rows_apart_in_any_phase(dtype: torch.dtype, pad: int, count: int) 
     n = 8209 if dtype == torch.int16 else 2053
     tensors = [_flat(3 * (n + pad), dtype, i).view(3, -1)[:, pad:] for i in range(count)]
     if (n * count * dtype.itemsize) % 4:
-        assert launches_of(tensors, 1) == ["gather"]
-    assert launches_of(tensors, 0) == ["gather"]
+        assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["gather"]
+    assert launches_of(tensors, 0, NO_SMALL_CALLS) == ["gather"]
 
 
 def _transposes(count: int, m: int, n: int) -> list[torch.Tensor]:
@@ -306,22 +318,22 @@ def test_transposes_of_a_few_elements_are_gathered() -> None:
     """Both sides of what is few, alone and in company; tiles that would be mostly empty are never made."""
     two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
     plain = [_plain((64, 7), torch.float32, 9)]
-    assert launches_of(_transposes(1, 32, 32), 1, two) == ["gather"]
-    assert launches_of(_transposes(1, 32, 33), 1, two) == ["transpose"]
+    assert launches_of(_transposes(1, 64, 32), 1, two) == ["gather"]
+    assert launches_of(_transposes(1, 64, 33), 1, two) == ["transpose"]
     assert launches_of(_transposes(2, 64, 64) + plain, 1, FEW_MULTIPROCESSORS) == ["gather"]
     company = [*_transposes(1, 64, 65), *_transposes(1, 64, 64), *plain]
     assert sorted(launches_of(company, 1, FEW_MULTIPROCESSORS)) == ["runs", "transpose"]
     strided = _strided((64, 8), torch.float32, 5)
     assert launches_of([*company, strided], 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
-    for m, n in ((8, 127), (127, 8), (15, 64), (31, 33), (7, 600)):
+    for m, n in ((8, 127), (127, 8), (15, 64), (63, 32), (7, 600)):
         assert launches_of(_transposes(3, m, n), 1, FEW_MULTIPROCESSORS) == ["gather"]
         assert launches_of(_transposes(3, m, n), 0, FEW_MULTIPROCESSORS) == ["gather"]
 
 
 def test_transposes_of_two_kinds() -> None:
     """Each kind has a launch, where there is enough of both."""
-    one = [random_bits(64 * 40 * 40, torch.float32, 1).view(40, 40, 64).permute(2, 0, 1)]
-    other = [random_bits(64 * 40 * 40, torch.float32, 2).view(64, 40, 40).transpose(1, 2)]
+    one = [random_bits(64 * 48 * 48, torch.float32, 1).view(48, 48, 64).permute(2, 0, 1)]
+    other = [random_bits(64 * 48 * 48, torch.float32, 2).view(64, 48, 48).transpose(1, 2)]
     assert launches_of([*one, *other], 0) == ["gather"]
     assert launches_of([*one, *other], 0, FEW_MULTIPROCESSORS) == ["transpose", "transpose"]
 

@@ -20,12 +20,12 @@ from hypothesis import given
 
 import aten_ext
 from device_on_host import library
-from gpus import OTHERS, pretended
+from gpus import ARCHITECTURES, OTHERS, Gpu, pretended
 from ops.cat.reference import (
     CONVERTED,
     COPIED,
-    FEW_MULTIPROCESSORS,
     KERNELS,
+    NO_SMALL_CALLS,
     assert_same,
     kernels,
     upstream,
@@ -37,6 +37,7 @@ pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.wh
 
 BITS = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.complex128)
 ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
+GPUS = (ARCHITECTURES["sm_90"], NO_SMALL_CALLS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,15 +46,20 @@ def ops() -> torch._ops._OpNamespace:
     return torch.ops.aten_ext_on_host
 
 
-def check(tensors: Sequence[torch.Tensor], dim: int, order: tuple[int, int] = (0, 0)) -> None:
+def check(
+    tensors: Sequence[torch.Tensor], dim: int, order: tuple[int, int] = (0, 0), gpus: Sequence[Gpu] = GPUS
+) -> None:
     """The kernels' result against upstream's; nothing where the rule declines."""
     explained = aten_ext.explain("cat", tensors, dim, key="CUDA")
     assert explained.route == "fused" or explained.reason == "result without elements"
     theirs = upstream(lambda: torch.cat(tensors, dim))
     if explained.route == "fused":
-        torch.ops.aten_ext_on_host_cat.set_order(*order)
-        ours = torch.ops.aten_ext_on_host.cat(tensors, dim)
-        assert_same(ours, theirs, any_nan=len({t.dtype for t in tensors}) > 1)
+        ops = torch.ops.aten_ext_on_host_cat
+        ops.set_order(*order)
+        for gpu in gpus:
+            with pretended(gpu, ops.set_gpu):
+                ours = torch.ops.aten_ext_on_host.cat(tensors, dim)
+            assert_same(ours, theirs, any_nan=len({t.dtype for t in tensors}) > 1)
 
 
 @fixture_is_fine
@@ -74,13 +80,17 @@ def test_mixed_dtypes(call: Concatenation, order: tuple[int, int]) -> None:
     check(call.make("cpu"), call.dim, order)
 
 
-def check_tiles(tensors: Sequence[torch.Tensor], dim: int, kernels_: Sequence[str] = ("transpose",)) -> None:
+def check_tiles(
+    tensors: Sequence[torch.Tensor],
+    dim: int,
+    kernels_: Sequence[str] = ("transpose",),
+    gpu: Gpu = NO_SMALL_CALLS,
+) -> None:
     """The same where small transposes are made by tiles."""
     ops = torch.ops.aten_ext_on_host_cat
-    with pretended(FEW_MULTIPROCESSORS, ops.set_gpu):
-        ops.launched()
-        check(tensors, dim)
-        assert set(kernels(ops.launched())) == set(kernels_)
+    ops.launched()
+    check(tensors, dim, gpus=[gpu])
+    assert set(kernels(ops.launched())) == set(kernels_)
 
 
 @pytest.mark.parametrize("dtype", COPIED, ids=str)
@@ -89,7 +99,7 @@ def test_every_dtype(dtype: torch.dtype) -> None:
     check(tensors, 1)
     check([t[:, ::2] for t in tensors], 1)
     check([t.t().contiguous().t() for t in tensors], 1)
-    check_tiles([random_bits(35 * n, dtype, n).view(n, 35).t() for n in (33, 70, 64)], 1)
+    check_tiles([random_bits(35 * n, dtype, n).view(n, 35).t() for n in (65, 70, 64)], 1)
 
 
 @pytest.mark.parametrize("to", CONVERTED, ids=str)
@@ -99,7 +109,7 @@ def test_every_conversion(to: torch.dtype, kind: str) -> None:
     sources = [d for d in CONVERTED if torch.promote_types(d, to) == to and d != to]
     tensors = []
     for i, dtype in enumerate([to, *sources]):
-        n = 31 + i
+        n = (64 if kind == "transposed" else 31) + i
         numel = 37 * n
         if kind == "transposed":
             tensors.append(random_bits(numel, dtype, i).view(n, 37).t())
@@ -136,7 +146,7 @@ def test_many_others(count: int, kind: str) -> None:
         tensors = [random_bits(6 * n, torch.int32, n).view(3, 2 * n)[:, ::2] for n in sizes[:500]]
     else:
         tensors = [random_bits(8 * n, torch.int16, n).view(n, 8).t() for n in sizes[:500]]
-        check_tiles([random_bits(16 * (n + 56), torch.int16, n).view(-1, 16).t() for n in sizes[:500]], 1)
+        check_tiles([random_bits(32 * (n + 56), torch.int16, n).view(-1, 32).t() for n in sizes[:500]], 1)
     check(tensors, 1)
 
 
@@ -151,15 +161,15 @@ def test_nothing_outside_of_the_tensors_is_touched(seed: int) -> None:
 def test_small_arguments_of_old_drivers() -> None:
     """Nothing but 4 KB before CUDA 12.1: more launches."""
     tensors = [random_bits(6 * (5 + i % 3), torch.int32, i).view(3, -1) for i in range(600)]
-    with pretended(OTHERS["sm_90 with a driver before CUDA 12.1"], torch.ops.aten_ext_on_host_cat.set_gpu):
-        check(tensors, 1)
-        check([t.flatten() for t in tensors], 0)
-        check([t[:, ::2] for t in tensors], 1)
-        check([t.view(torch.int16) if i % 2 else t for i, t in enumerate(tensors)], 1)
-        check([t.view(-1, 3).repeat(1, 4).t() for t in tensors], 1)
-    narrow = dataclasses.replace(FEW_MULTIPROCESSORS, argument_bytes=4096)
-    with pretended(narrow, torch.ops.aten_ext_on_host_cat.set_gpu):
-        check([random_bits(1024 + 16 * (i % 3), torch.int32, i).view(-1, 16).t() for i in range(90)], 1)
+    narrow = dataclasses.replace(NO_SMALL_CALLS, argument_bytes=4096)
+    gpus = (OTHERS["sm_90 with a driver before CUDA 12.1"], narrow)
+    check(tensors, 1, gpus=gpus)
+    check([t.flatten() for t in tensors], 0, gpus=gpus)
+    check([t[:, ::2] for t in tensors], 1, gpus=gpus)
+    check([t.view(torch.int16) if i % 2 else t for i, t in enumerate(tensors)], 1, gpus=gpus)
+    check([t.view(-1, 3).repeat(1, 4).t() for t in tensors], 1, gpus=gpus)
+    tiles = [random_bits(2048 + 32 * (i % 3), torch.int32, i).view(-1, 32).t() for i in range(90)]
+    check_tiles(tiles, 1, gpu=narrow)
 
 
 @pytest.mark.parametrize("offset", range(0, 20))
@@ -216,13 +226,15 @@ def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int, 
     """Runs shorter and longer than a vector; nothing beside the result is touched."""
     tensors = [random_bits(1 + 13 * i % 37, dtype, i) for i in range(count)]
     if kernel == "runs":
-        tensors.insert(3, random_bits(601, dtype, 0))  # too long for a warp
+        tensors.insert(3, random_bits(4096 * count, dtype, 0))
     expected = upstream(lambda: torch.cat(tensors))
     storage = torch.full((expected.numel() + 20,), 7, dtype=dtype)
     out = storage[offset : offset + expected.numel()]
-    torch.ops.aten_ext_on_host_cat.launched()
-    torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
-    assert set(kernels(torch.ops.aten_ext_on_host_cat.launched())) == {kernel}
+    ops = torch.ops.aten_ext_on_host_cat
+    ops.launched()
+    with pretended(NO_SMALL_CALLS if kernel == "runs" else ARCHITECTURES["sm_90"], ops.set_gpu):
+        torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+    assert set(kernels(ops.launched())) == {kernel}
     assert_same(out.clone(), expected)
     assert (storage[:offset] == 7).all() and (storage[offset + out.numel() :] == 7).all()
 
@@ -236,7 +248,7 @@ def test_tiles(dtype: torch.dtype, n: int, offset: int) -> None:
     check(tensors, 1)
     check([t[None].expand(2, -1, -1) for t in tensors], 2)
     check([t.t() for t in tensors], 0)
-    if n >= 31:
+    if n >= 32:
         tiles = [t for t in tensors if t.shape[1] >= 64]
         check_tiles(tiles, 1)
         check_tiles([tiles[0], tiles[2]], 1)  # a result with rows of an even number of elements

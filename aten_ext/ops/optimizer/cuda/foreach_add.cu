@@ -26,9 +26,9 @@ template <int bytes>
 struct AddArguments {
   static constexpr int kCapacity =
       (bytes - static_cast<int>(sizeof(float) + sizeof(int))) / static_cast<int>(sizeof(float*));
-  float* numbers[kCapacity];
   float value;
   int count;
+  float* numbers[kCapacity];
 };
 
 // Grid: one thread for each number.

@@ -65,6 +65,7 @@ Launched launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>),
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   static_assert(Args::kCapacity <= UINT16_MAX, "a hint is 16 bits");
+  static_assert(sizeof(Args) - sizeof(Args::first_block) <= kIndexedArgumentBytes, "blocks begin too late");
 
   Args args;
   args.scalars = scalars;

@@ -56,7 +56,7 @@ def no_less_accurate(
     scale = max(1.0, exact.abs().max().item())
     walk = floor * scale * math.sqrt(terms)
     measures = [(torch.mean, floor * scale if exact.numel() >= MANY else walk), (torch.max, walk)]
-    for measure, least in measures[: 1 if cell == "relu" and exact.numel() >= MANY else 2]:
+    for measure, least in measures[: 1 if cell == "relu" else 2]:
         mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
         assert mine <= factor * upstreams + least, (measure.__name__, mine, upstreams)
 
@@ -173,8 +173,8 @@ def test_sizes_of_the_benchmark(
             layers=layers,
             bidirectional=bidirectional,
         )
-    # One step in fp16 of a layer of these sizes is upstream's (training/upstream_facts.h).
-    assert ran != (steps == 1 and dtype == torch.float16)
+    # One step is upstream's in fp16, and of more weights (training/upstream_facts.h).
+    assert ran == (steps > 1 or (hidden == 256 and dtype != torch.float16))
 
 
 @pytest.mark.gpu

@@ -1,0 +1,55 @@
+"""Lists that fill the largest arguments of a kernel, on a GPU: each array among them is read where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ops.cat.reference import compare
+from strategies import random_bits
+
+pytestmark = pytest.mark.gpu
+
+PAIRS = ((torch.float32, torch.int16), (torch.bfloat16, torch.uint8), (torch.int64, torch.int32))
+
+
+def _transposed(i: int, dtype: torch.dtype) -> torch.Tensor:
+    return random_bits(64 * (40 + i % 3), dtype, i).view(-1, 64).t()
+
+
+def _run(i: int, dtype: torch.dtype) -> torch.Tensor:
+    return random_bits(64 * (3 + i % 3), dtype, i).view(64, -1)
+
+
+def _strided(i: int, dtype: torch.dtype) -> torch.Tensor:
+    return random_bits(64 * 2 * (3 + i % 3), dtype, i).view(64, -1)[:, ::2]
+
+
+KINDS: dict[str, Callable[[int, torch.dtype], torch.Tensor]] = {
+    "transposed": _transposed,
+    "runs": _run,
+    "strided": _strided,
+    "all of them": lambda i, dtype: (_transposed, _run, _strided)[i % 3](i, dtype),
+}
+
+
+@pytest.mark.parametrize("dtypes", PAIRS, ids=str)
+@pytest.mark.parametrize("count", [311, 1100, 1600])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_dtypes(kind: str, count: int, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    assert compare([KINDS[kind](i, dtypes[i % 2]).cuda() for i in range(count)], 1, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("count", [311, 1100, 2800])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_dtype(kind: str, count: int, dtype: torch.dtype) -> None:
+    assert compare([KINDS[kind](i, dtype).cuda() for i in range(count)], 1, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16], ids=str)
+def test_pieces_out_of_step(dtype: torch.dtype) -> None:
+    """In one row, and longer than words are worth."""
+    assert compare([random_bits(4099 + i, dtype, i).cuda() for i in range(2700)], 0, "cuda") == ""
