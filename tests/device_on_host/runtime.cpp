@@ -1,11 +1,10 @@
 #include "runtime.h"
 
+#include "context.h"
 #include "late_stores.h"
 
 #include <cxxabi.h>
 #include <sys/mman.h>
-#include <ucontext.h>
-#include <csetjmp>
 
 #include <algorithm>
 #include <atomic>
@@ -26,7 +25,35 @@
 
 namespace device_on_host {
 
-thread_local Thread* current = nullptr;
+constinit thread_local Thread* current = nullptr;
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Keeps the registers that a function must keep, on the stack that is left.
+asm(R"(
+  .text
+  .p2align 4
+  .hidden device_on_host_switch
+  .globl device_on_host_switch
+  .type device_on_host_switch, @function
+device_on_host_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size device_on_host_switch, .-device_on_host_switch
+)");
+#endif
 
 namespace {
 
@@ -61,12 +88,16 @@ struct ClusterState {
   LateStores stores;
 };
 
+struct Runner;
+
 struct Fiber {
   Thread thread{};
-  ucontext_t context{};
-  std::jmp_buf resume;
-  bool started = false;
+  Runner* runner = nullptr;
+  Context context{};
   bool done = false;
+  // It waits until the phase there is another one; null: it looks for itself.
+  const uint64_t* phase = nullptr;
+  uint64_t phase_seen = 0;
   uint64_t cluster_token = 0;
 };
 
@@ -76,37 +107,55 @@ namespace {
 // All copies have one layout, so that the distance to this anchor is the same in all.
 thread_local char anchor[16];
 
+}  // namespace
+
 struct Runner {  // of one block, on its system thread
   const LaunchedKernel* kernel = nullptr;
   Block block{};
   ClusterState* cluster = nullptr;
   bool alone = true;  // no other block can help it on
   std::vector<Fiber> fibers;
+  std::vector<unsigned> order;  // of their turns
+  size_t turn = 0;              // whose turn it is, in `order`; one too many: the scheduler's
+  Context scheduler{};
   std::vector<std::vector<std::unique_ptr<Meeting>>> meetings;  // of each warp
   Barrier block_barrier;
   std::map<int, Barrier> named;
   unsigned live = 0;
   uint64_t progress = 0;
   const char* waiting_for = "";
-  std::jmp_buf scheduler;
 };
 
-thread_local Runner* runner = nullptr;
+namespace {
+
 std::atomic<uint64_t> global_progress{0};
 
-void advance() {
-  ++runner->progress;
-  global_progress.fetch_add(1, std::memory_order_relaxed);
+// That of the thread that runs now. Looked up once a call: for a thread-local variable of a library that is
+// loaded late the loader is asked each time.
+Runner& this_runner() {
+  return *current->fiber->runner;
 }
 
-// Fibers are entered by setcontext and left and resumed by longjmp, which, unlike swapcontext, makes no
-// system call.
-void switch_to_scheduler() {
-  Fiber* self = current->fiber;
-  if (_setjmp(self->resume) == 0) {
-    _longjmp(runner->scheduler, 1);
+// Gives the turn to the first fiber from `turn` on that can go on; past the last one, to the scheduler.
+void give_turn(Runner& self, Context& from) {
+  for (; self.turn < self.order.size(); ++self.turn) {
+    Fiber& fiber = self.fibers[self.order[self.turn]];
+    if (!fiber.done && (fiber.phase == nullptr || *fiber.phase != fiber.phase_seen)) {
+      current = &fiber.thread;
+      switch_to(from, fiber.context);
+      return;
+    }
   }
-  current = &self->thread;
+  current = nullptr;
+  switch_to(from, self.scheduler);
+}
+
+// Lets the others go on first.
+void wait_a_turn(Runner& self, const char* what) {
+  self.waiting_for = what;
+  Fiber& fiber = self.fibers[self.order[self.turn]];
+  ++self.turn;
+  give_turn(self, fiber.context);
 }
 
 void release_if_complete(Barrier& barrier, unsigned expected) {
@@ -117,56 +166,86 @@ void release_if_complete(Barrier& barrier, unsigned expected) {
 }
 
 void fiber_main() {
-  runner->kernel->call();
-  current->fiber->done = true;
-  --runner->live;
-  advance();
+  Runner& self = this_runner();
+  self.kernel->call();
+  Fiber& fiber = self.fibers[self.order[self.turn]];
+  fiber.done = true;
+  --self.live;
+  ++self.progress;
   // Threads that have ended are not waited for.
-  release_if_complete(runner->block_barrier, runner->live);
-  _longjmp(runner->scheduler, 1);
+  release_if_complete(self.block_barrier, self.live);
+  ++self.turn;
+  give_turn(self, fiber.context);
 }
 
-void resume(Fiber& fiber) {
-  if (_setjmp(runner->scheduler) == 0) {
-    current = &fiber.thread;
-    if (fiber.started) {
-      _longjmp(fiber.resume, 1);
-    }
-    fiber.started = true;
-    setcontext(&fiber.context);
-  }
-  current = nullptr;
-}
-
-template <typename Arrived>
-void wait_until(const char* what, Arrived arrived) {
-  while (!arrived()) {
-    runner->waiting_for = what;
-    switch_to_scheduler();
+// Waits while `phase` is what it is now, of which only this block's fibers make another.
+void wait_for_phase(Runner& self, const char* what, const uint64_t& phase, uint64_t seen) {
+  if (phase == seen) {
+    Fiber& fiber = self.fibers[self.order[self.turn]];
+    fiber.phase = &phase;
+    fiber.phase_seen = seen;
+    wait_a_turn(self, what);
+    fiber.phase = nullptr;
   }
 }
 
 class Stacks {
  public:
-  explicit Stacks(size_t count) : bytes_(count * kStackBytes) {
-    base_ = static_cast<char*>(
-        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  explicit Stacks(size_t count) : count_(count) {
+    base_ = static_cast<char*>(mmap(nullptr, count * kStackBytes, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (base_ == MAP_FAILED) {
       fail("no memory for the stacks of a block");
     }
   }
   Stacks(const Stacks&) = delete;
   ~Stacks() {
-    munmap(base_, bytes_);
+    munmap(base_, count_ * kStackBytes);
   }
   char* operator[](size_t i) {
     return base_ + i * kStackBytes;
   }
+  size_t count() const {
+    return count_;
+  }
 
  private:
+  size_t count_;
   char* base_;
-  size_t bytes_;
 };
+
+// Stacks of blocks that have ended, for the next ones: the pages of a new one are each a fault.
+class SpareStacks {
+ public:
+  std::unique_ptr<Stacks> take(size_t count) {
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      const auto fits = std::find_if(spare_.begin(), spare_.end(),
+                                     [count](const auto& stacks) { return stacks->count() == count; });
+      if (fits != spare_.end()) {
+        std::unique_ptr<Stacks> result = std::move(*fits);
+        spare_.erase(fits);
+        kept_ -= count;
+        return result;
+      }
+    }
+    return std::make_unique<Stacks>(count);
+  }
+  void give_back(std::unique_ptr<Stacks> stacks) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (kept_ + stacks->count() <= kMostKept) {
+      kept_ += stacks->count();
+      spare_.push_back(std::move(stacks));
+    }
+  }
+
+ private:
+  static constexpr size_t kMostKept = 4096;  // stacks, of which a kernel uses some pages each
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Stacks>> spare_;
+  size_t kept_ = 0;
+};
+SpareStacks spare_stacks;
 
 // Dynamic shared memory begins as garbage: all ones are a NaN in every floating-point type.
 void poison(const Block& block) {
@@ -187,14 +266,13 @@ std::vector<unsigned> turns(unsigned threads, uint64_t block) {
 
 bool arrives_late() {
   if (the_order == Order::Shuffled) {
-    thread_local std::minstd_rand random(static_cast<unsigned>(the_seed) + runner->block.cluster_rank + 1);
+    thread_local std::minstd_rand random(static_cast<unsigned>(the_seed) + current->block->cluster_rank + 1);
     return random() % 2 == 0;
   }
   return the_order == Order::Backward;
 }
 
 void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
-  runner = &self;
   const dim3 size = self.block.size;
   const unsigned threads = size.x * size.y * size.z;
   self.fibers = std::vector<Fiber>(threads);
@@ -207,23 +285,18 @@ void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
     Fiber& fiber = self.fibers[i];
     fiber.thread = {
         {i % size.x, i / size.x % size.y, i / (size.x * size.y)}, i, i % kWarpSize, &self.block, &fiber};
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks[i];
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, fiber_main, 0);
+    fiber.runner = &self;
+    prepare(fiber.context, stacks[i], kStackBytes, fiber_main);
   }
-  const std::vector<unsigned> order = turns(threads, linear_block);
+  self.order = turns(threads, linear_block);
   auto last_change = std::chrono::steady_clock::now();
   uint64_t last_global = global_progress;
   while (self.live > 0) {
     const uint64_t before = self.progress;
-    for (const unsigned i : order) {
-      if (!self.fibers[i].done) {
-        resume(self.fibers[i]);
-      }
-    }
+    self.turn = 0;
+    give_turn(self, self.scheduler);
     if (self.progress != before) {
+      global_progress.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
     const std::string stuck = std::string("every thread of a block waits for ") + self.waiting_for;
@@ -240,7 +313,6 @@ void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
     }
   }
   self.cluster->stores.end_block(self.block.cluster_rank);
-  runner = nullptr;
 }
 
 struct FunctionLimits {
@@ -309,39 +381,42 @@ void fail(const char* what) {
 }
 
 void yield() {
-  runner->waiting_for = "memory to change";
-  switch_to_scheduler();
+  wait_a_turn(this_runner(), "memory to change");
 }
 
 void sync_block() {
-  Barrier& barrier = runner->block_barrier;
+  Runner& self = this_runner();
+  Barrier& barrier = self.block_barrier;
   const uint64_t phase = barrier.phase;
   ++barrier.arrived;
-  advance();
-  release_if_complete(barrier, runner->live);
-  wait_until("__syncthreads", [&] { return barrier.phase != phase; });
+  ++self.progress;
+  release_if_complete(barrier, self.live);
+  wait_for_phase(self, "__syncthreads", barrier.phase, phase);
 }
 
 void sync_named(int id, int threads) {
-  Barrier& barrier = runner->named[id];
+  Runner& self = this_runner();
+  Barrier& barrier = self.named[id];
   const uint64_t phase = barrier.phase;
   ++barrier.arrived;
-  advance();
+  ++self.progress;
   release_if_complete(barrier, static_cast<unsigned>(threads));
-  wait_until("a named barrier", [&] { return barrier.phase != phase; });
+  wait_for_phase(self, "a named barrier", barrier.phase, phase);
 }
 
 void arrive_named(int id, int threads) {
-  Barrier& barrier = runner->named[id];
+  Runner& self = this_runner();
+  Barrier& barrier = self.named[id];
   ++barrier.arrived;
-  advance();
+  ++self.progress;
   release_if_complete(barrier, static_cast<unsigned>(threads));
 }
 
 void cluster_arrive() {
-  ClusterState& cluster = *runner->cluster;
+  Runner& self = this_runner();
+  ClusterState& cluster = *self.cluster;
   current->fiber->cluster_token = cluster.phase;
-  advance();
+  ++self.progress;
   if (cluster.arrived.fetch_add(1) + 1 == cluster.threads) {
     cluster.arrived = 0;
     cluster.phase.fetch_add(1);
@@ -349,47 +424,51 @@ void cluster_arrive() {
 }
 
 void cluster_wait() {
-  wait_until("the barrier of its cluster",
-             [&] { return runner->cluster->phase.load() != current->fiber->cluster_token; });
-  advance();
+  Runner& self = this_runner();
+  while (self.cluster->phase.load() == current->fiber->cluster_token) {
+    wait_a_turn(self, "the barrier of its cluster");
+  }
+  ++self.progress;
 }
 
 const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotBytes] {
-  if ((mask >> current->lane & 1) == 0) {
+  const Thread& thread = *current;
+  Runner& self = *thread.fiber->runner;
+  if ((mask >> thread.lane & 1) == 0) {
     fail("a lane calls a warp function with a mask that leaves it out");
   }
   if (bytes > kSlotBytes) {
     fail("a value too large for an exchange between lanes");
   }
-  auto& of_warp = runner->meetings[current->linear / kWarpSize];
+  auto& of_warp = self.meetings[thread.linear / kWarpSize];
   auto found = std::find_if(of_warp.begin(), of_warp.end(), [&](const auto& m) { return m->mask == mask; });
   if (found == of_warp.end()) {
-    of_warp.push_back(std::make_unique<Meeting>());
+    of_warp.push_back(std::make_unique_for_overwrite<Meeting>());
     of_warp.back()->mask = mask;
     found = of_warp.end() - 1;
   }
   Meeting& meeting = **found;
   const uint64_t phase = meeting.phase;
   if (bytes > 0) {
-    memcpy(meeting.slots[phase & 1][current->lane], value, bytes);
+    memcpy(meeting.slots[phase & 1][thread.lane], value, bytes);
   }
-  meeting.arrived |= 1u << current->lane;
-  advance();
+  meeting.arrived |= 1u << thread.lane;
+  ++self.progress;
   if (meeting.arrived == mask) {
     meeting.arrived = 0;
     ++meeting.phase;
   }
-  wait_until("the lanes of its warp", [&] { return meeting.phase != phase; });
+  wait_for_phase(self, "the lanes of its warp", meeting.phase, phase);
   return meeting.slots[phase & 1];
 }
 
 void* map_shared(void* local, unsigned rank) {
-  ClusterState& cluster = *runner->cluster;
+  const Block& mine = *current->block;
+  const ClusterState& cluster = *this_runner().cluster;
   if (rank >= cluster.blocks.size()) {
     fail("shared memory of a block that its cluster does not have");
   }
   char* pointer = static_cast<char*>(local);
-  const Block& mine = runner->block;
   if (pointer >= mine.dynamic_shared && pointer < mine.dynamic_shared + mine.dynamic_shared_bytes) {
     return cluster.blocks[rank]->dynamic_shared + (pointer - mine.dynamic_shared);
   }
@@ -397,12 +476,13 @@ void* map_shared(void* local, unsigned rank) {
 }
 
 void store_later(unsigned rank, const void* barrier, std::function<void()> arrive) {
-  runner->cluster->stores.add(rank, barrier, std::move(arrive), arrives_late());
+  this_runner().cluster->stores.add(rank, barrier, std::move(arrive), arrives_late());
 }
 
 void arrive_now(const void* barrier) {
-  if (runner->cluster->stores.arrive(barrier)) {
-    advance();
+  Runner& self = this_runner();
+  if (self.cluster->stores.arrive(barrier)) {
+    ++self.progress;
   }
 }
 
@@ -469,7 +549,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
   };
 
   if (cluster_blocks == 1 && !attributes.cooperative) {
-    Stacks stacks(threads);
+    std::unique_ptr<Stacks> stacks = spare_stacks.take(threads);
     std::unique_ptr<uint4[]> shared(new uint4[config.dynamicSmemBytes / sizeof(uint4) + 1]);
     for (uint64_t linear = 0; linear < blocks; ++linear) {
       Runner self = make_runner(block_index(linear), 0, reinterpret_cast<char*>(shared.get()));
@@ -479,8 +559,9 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
       state.anchors = {anchor};
       state.blocks = {&self.block};
       self.cluster = &state;
-      run_block(self, stacks, linear);
+      run_block(self, *stacks, linear);
     }
+    spare_stacks.give_back(std::move(stacks));
     return cudaSuccess;
   }
 
@@ -511,7 +592,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
     for (const uint64_t linear : group) {
       system_threads.emplace_back([&, linear] {
         const uint3 index = block_index(linear);
-        Stacks stacks(threads);
+        std::unique_ptr<Stacks> stacks = spare_stacks.take(threads);
         std::unique_ptr<uint4[]> shared(new uint4[config.dynamicSmemBytes / sizeof(uint4) + 1]);
         Runner self = make_runner(index, rank_of(index), reinterpret_cast<char*>(shared.get()));
         ClusterState& state = states[cluster_of(index)];
@@ -524,12 +605,13 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
         while (ready.load() < group.size()) {
           std::this_thread::yield();
         }
-        run_block(self, stacks, linear);
+        run_block(self, *stacks, linear);
         // Its shared memory may be read and written by others of the cluster until they have ended too.
         ready.fetch_add(1);
         while (ready.load() < 2 * group.size()) {
           std::this_thread::yield();
         }
+        spare_stacks.give_back(std::move(stacks));
       });
     }
     for (std::thread& thread : system_threads) {

@@ -49,7 +49,7 @@ struct Block {
 };
 
 // The thread that runs now on this system thread. A fiber never moves to another one.
-extern thread_local Thread* current;
+extern constinit thread_local Thread* current;
 
 // In which order the threads of a block get their turns, and when asynchronous stores to other blocks arrive:
 // at once, as late as can be, or now one and now the other.

@@ -62,6 +62,12 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu);
 // there is no such kernel.
 bool choose_kernel(const RnnProblem& problem, Recurrence& recurrence);
 
+// Whether each of so many blocks all over the GPU has a unit of the state. One without would send nothing
+// that the others wait for: they could be two steps ahead and overwrite what it has not read.
+constexpr bool has_units_for_all(int blocks, int units, int64_t hidden) {
+  return int64_t{blocks - 1} * units < hidden;
+}
+
 // Steps of a chunk, so that the projections of a long sequence do not take more memory than they have to.
 int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence);
 

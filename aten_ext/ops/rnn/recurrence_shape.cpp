@@ -158,8 +158,9 @@ bool choose_kernel(const RnnProblem& problem, Recurrence& r) {
   r.shared_vectors = 0;
   r.words = 0;
   r.grid = r.blocks * ceil_div(problem.sequence.batch, int64_t{r.rows}) * problem.directions;
-  return with_sizes(problem.cell,
-                    [&](auto sizes) { return choose_kernel_of<CellShapes<decltype(sizes)>>(problem, r); });
+  const bool taken = with_sizes(
+      problem.cell, [&](auto sizes) { return choose_kernel_of<CellShapes<decltype(sizes)>>(problem, r); });
+  return taken && (r.exchange != Exchange::Grid || has_units_for_all(r.blocks, r.units, problem.hidden));
 }
 
 }  // namespace aten_ext::cuda

@@ -135,8 +135,11 @@ KERNELS = [
     (FMA, CLUSTER, 8, [129, 192, 256]),
     (FMA, CLUSTER, 16, [257, 300, 384]),
     (FMA, CLUSTER, 16, [385, 512]),
-    (FMA, GRID, 20, [200, 300]),
-    (FMA, GRID, 64, [512, 513, 1000]),
+    (FMA, GRID, 13, [200]),
+    (FMA, GRID, 19, [300]),
+    (FMA, GRID, 33, [513]),
+    (FMA, GRID, 63, [1000]),
+    (FMA, GRID, 64, [512]),
     (MMA, BLOCK, 1, [1, 7, 33, 64]),
     (MMA, BLOCK, 1, [65, 100, 128]),
     (MMA, CLUSTER, 4, [129, 256]),
@@ -145,12 +148,13 @@ KERNELS = [
     (MMA, CLUSTER, 16, [257, 333, 512]),
     (MMA, CLUSTER, 16, [513, 640]),
     (MMA, GRID, 13, [200]),
-    (MMA, GRID, 64, [1000, 1023]),
+    (MMA, GRID, 63, [1000]),
+    (MMA, GRID, 64, [1023]),
     (TF32, CLUSTER, 4, [129, 256]),
     (TF32, CLUSTER, 8, [129, 256]),
     (TF32, CLUSTER, 16, [257, 512]),
     (TF32, GRID, 13, [200]),
-    (TF32, GRID, 64, [1001]),
+    (TF32, GRID, 63, [1001]),
 ]
 
 
@@ -210,7 +214,14 @@ def test_weights_beyond_registers(ops: Any) -> None:
     """fp32, H above 1024: the rest in shared memory and, where the state leaves too little, in the L2."""
     check_recurrence(ops, torch.float32, [FMA, GRID, 128, 1], hidden=2047, batch=1, steps=2)
     check_recurrence(ops, torch.float32, [FMA, GRID, 128, 5], hidden=2047, batch=5, steps=2)
-    check_recurrence(ops, torch.float32, [FMA, GRID, 128, 3], hidden=1400, batch=3, steps=2)
+    check_recurrence(ops, torch.float32, [FMA, GRID, 117, 3], hidden=1400, batch=3, steps=2)
+
+
+@pytest.mark.parametrize(("math", "blocks"), [(FMA, 14), (FMA, 26), (MMA, 14), (TF32, 14)])
+def test_no_block_is_without_units(ops: Any, math: int, blocks: int) -> None:
+    """The others would not wait for it, and overwrite what it has not read."""
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        check_recurrence(ops, dtypes_of(math, GRID)[0], [math, GRID, blocks, 2], hidden=200, batch=2)
 
 
 @pytest.mark.parametrize(("math", "blocks"), [(FMA, 13), (FMA, 7), (MMA, 7), (TF32, 7)])
@@ -256,7 +267,8 @@ LSTM_KERNELS = [
     (FMA, CLUSTER, 2, 3, [97, 128]),
     (FMA, CLUSTER, 8, 3, [129, 256]),
     (FMA, CLUSTER, 16, 3, [257, 384]),
-    (FMA, GRID, 64, 1, [385, 512]),
+    (FMA, GRID, 49, 1, [385]),
+    (FMA, GRID, 64, 1, [512]),
     (FMA, GRID, 33, 2, [260]),
     (FMA, GRID, 33, 5, [264]),
     (FMA, GRID, 13, 20, [100]),
@@ -269,14 +281,15 @@ LSTM_KERNELS = [
     (MMA, GRID, 17, 12, [260]),
     (MMA, GRID, 17, 20, [260]),
     (MMA, GRID, 40, 3, [640]),
-    (MMA, GRID, 40, 8, [513]),
+    (MMA, GRID, 33, 8, [513]),
     (MMA, GRID, 40, 20, [640]),
     (MMA, GRID, 65, 3, [1031]),
     (TF32, CLUSTER, 8, 3, [129, 256]),
     (TF32, GRID, 32, 3, [512]),
     (TF32, GRID, 17, 12, [260]),
     (TF32, GRID, 17, 20, [257]),
-    (TF32, GRID, 56, 3, [513, 896]),
+    (TF32, GRID, 33, 3, [513]),
+    (TF32, GRID, 56, 3, [896]),
     (TF32, GRID, 40, 20, [640]),
     (TF32, GRID, 57, 10, [897]),
     (TF32, GRID, 64, 3, [1024]),
@@ -288,7 +301,7 @@ RNN_KERNELS = [
     (FMA, BLOCK, 1, 9, [65, 128]),
     (FMA, CLUSTER, 8, 3, [129, 256]),
     (FMA, CLUSTER, 16, 3, [257, 512]),
-    (FMA, GRID, 20, 2, [300]),
+    (FMA, GRID, 19, 2, [300]),
     (FMA, GRID, 64, 2, [512]),
     (FMA, GRID, 33, 20, [260]),
     (MMA, BLOCK, 1, 3, [7, 64]),
@@ -341,14 +354,14 @@ def test_other_cells(
 @pytest.mark.parametrize("mode", [LSTM, TANH])
 def test_other_cells_beyond_registers(ops: Any, mode: int) -> None:
     """fp32, H above 1024: of an LSTM fewer columns are in registers, and its cell state is in memory."""
-    for rows, hidden in ((1, 2047), (3, 1400)):
-        kernel = [FMA, GRID, 128, rows]
+    for rows, hidden, blocks in ((1, 2047, 128), (3, 1400, 117)):
+        kernel = [FMA, GRID, blocks, rows]
         check_recurrence(ops, torch.float32, kernel, hidden=hidden, batch=rows, steps=3, mode=mode)
 
 
 @pytest.mark.parametrize("mode", [LSTM, TANH, RELU])
 @pytest.mark.parametrize(
-    ("math", "exchange", "blocks"), [(FMA, CLUSTER, 2), (MMA, BLOCK, 1), (TF32, GRID, 8)]
+    ("math", "exchange", "blocks"), [(FMA, CLUSTER, 2), (MMA, BLOCK, 1), (TF32, GRID, 7)]
 )
 def test_other_cells_in_any_order_of_threads(
     ops: Any, order: None, mode: int, math: int, exchange: int, blocks: int

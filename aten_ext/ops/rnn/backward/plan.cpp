@@ -72,13 +72,15 @@ bool grid_fma(int64_t hidden, RecurrenceBackward& plan) {
   using Shape = BackwardGridFmaShape<Sizes>;
   plan.shape = 0;
   return hidden <= kGridFmaHidden && int64_t{plan.blocks} * kBackwardGridFmaUnits >= hidden &&
+         has_units_for_all(plan.blocks, kBackwardGridFmaUnits, hidden) &&
          on_grid(plan, kBackwardGridFmaUnits, Shape::shared_bytes(plan.rows),
                  backward_grid_fma_words<Sizes>(plan.rows));
 }
 
 template <class List>
 bool grid_mma(int64_t hidden, RecurrenceBackward& plan) {
-  return int64_t{plan.blocks} * kGridMmaUnits >= hidden && take_first(plan, List{}, [&](auto shape) {
+  return int64_t{plan.blocks} * kGridMmaUnits >= hidden &&
+         has_units_for_all(plan.blocks, kGridMmaUnits, hidden) && take_first(plan, List{}, [&](auto shape) {
            using Shape = decltype(shape);
            return hidden <= Shape::kMaxHidden &&
                   on_grid(plan, kGridMmaUnits, Shape::shared_bytes(plan.rows), Shape::words(plan.rows));

@@ -40,14 +40,18 @@ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], A e
   };
   const int g = static_cast<int>(device_on_host::current->lane) / 4;
   const int t = static_cast<int>(device_on_host::current->lane) % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int row = g + i / 2 * 8;
-    const int column = 2 * t + i % 2;
-    float sum = d[i];
+  float rows[2][K];
+  float columns[2][K];
+  for (int i = 0; i < 2; ++i) {
     for (int k = 0; k < K; ++k) {
-      sum += element_of_a(of_lane, row, k) * element_of_b(of_lane, k, column);
+      rows[i][k] = element_of_a(of_lane, g + i * 8, k);
+      columns[i][k] = element_of_b(of_lane, k, 2 * t + i);
     }
-    d[i] = sum;
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < K; ++k) {
+      d[i] += rows[i / 2][k] * columns[i % 2][k];
+    }
   }
 }
 

@@ -143,6 +143,14 @@ def test_misaligned(ops: Any, math: int, exchange: int, blocks: int, hidden: int
         check(ops, new_case(GRU, dtype, hidden=hidden, batch=2, offset=1), [math, exchange, blocks, 2])
 
 
+@pytest.mark.parametrize(("math", "blocks"), [(FMA, 26), (MMA, 14), (TF32, 14)])
+def test_no_block_is_without_units(ops: Any, math: int, blocks: int) -> None:
+    """The others would not wait for it, and overwrite what it has not read."""
+    case = new_case(GRU, dtypes_of(math)[0], hidden=200, batch=2)
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        run(ops, case, [math, GRID, blocks, 2])
+
+
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 def test_without_dy(ops: Any, cell: int) -> None:
     """Only the last state has a gradient."""

@@ -12,7 +12,10 @@ from device_on_host import library
 from ops.rnn.cases import flattened
 from ops.rnn.training.on_host_cases import DTYPES, MODES, Problem, Sizes, load
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 # Of the largest gradient: the sums of a few steps, and the roundings of gates' gradients.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
