@@ -6,7 +6,8 @@
 // waits for them, a flag and loads. The price is twice the bytes.
 //
 // Two buffers are enough. A block that has all of step t has the slice of each other block, which that block
-// wrote after it had read all of step t - 1. So nobody still needs step t - 1 when t + 1 overwrites it.
+// wrote after it had read all of step t - 1. So nobody still needs step t - 1 when t + 1 overwrites it. This
+// takes a unit in each block (has_units_for_all in plan.h): a block without one would not be waited for.
 #pragma once
 
 #include <cuda_runtime.h>
