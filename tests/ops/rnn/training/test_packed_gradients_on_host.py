@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from device_on_host import library
-from ops.rnn.cases import flattened, tf32_allowed
+from ops.rnn.cases import flattened
 from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load, module
 from ops.rnn.training.test_gradients_on_host import TOLERANCE, flat
 
-pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+pytestmark = [
+    pytest.mark.kernels_alone,
+    pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
+]
 
 LENGTHS = {
     "descending": [6, 5, 3, 1],
@@ -189,37 +192,3 @@ def test_random_lengths(
     lengths.sort(reverse=True)
     sizes = Sizes(cell, inputs=inputs, hidden=hidden, bidirectional=bidirectional, dtype=dtype)
     check(load(), lengths, sizes, chunk=min(chunk, lengths[0]))
-
-
-@pytest.mark.parametrize("cell", list(MODES))
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layers", [1, 3])
-def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) -> None:
-    """The forward in training, by the plan for a padded sequence, and its backward."""
-    hidden = 16 if cell == "gru" else 200
-    if cell == "relu" and dtype != torch.float32:
-        pytest.skip("states of 16 bits that are rounded to 0 have another gradient")
-    sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
-    problem = Problem(ops, [9, 8, 4, 4, 1], sizes)
-    lstm = cell == "lstm"
-    options = [MODES[cell], hidden, 0, layers, False, 0.0, True, True, problem.batch_sizes.tolist(), None]
-    x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True,) * 4)[:6]
-    sizes_of_steps = problem.batch_sizes.tolist()
-    y, hy, cy, reserve, _ = ops.forward(
-        x, views, stride, buffer, hx, cx, MODES[cell], hidden, layers, True, sizes_of_steps
-    )
-    inference = torch.ops.aten_ext_on_host._cudnn_rnn(
-        x, views, stride, buffer, hx, cx, *[*options[:6], False, *options[7:]]
-    )
-    assert torch.equal(y, inference[0]) and torch.equal(hy, inference[1]) and torch.equal(cy, inference[2])
-    assert reserve.shape == problem.reserve.shape
-    kept = reserve.clone()
-    grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
-    with tf32_allowed(False):
-        found = torch.ops.aten_ext_on_host._cudnn_rnn_backward(
-            x, views, stride, buffer, hx, cx, y, *grads, *options, reserve, [True, True, lstm, True]
-        )
-    assert torch.equal(kept, reserve)
-    for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
-        error = (mine.double() - truth).abs().max().item()
-        assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())

@@ -1,0 +1,55 @@
+"""Both operators over a packed sequence, by their CUDA kernels run on the CPU, against float64's autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from device_on_host import library
+from ops.rnn.cases import tf32_allowed
+from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load
+from ops.rnn.training.test_gradients_on_host import TOLERANCE, flat
+from ops.rnn.training.test_packed_gradients_on_host import Problem
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    return load()
+
+
+@pytest.mark.parametrize("cell", list(MODES))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layers", [1, 3])
+def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) -> None:
+    """The forward in training, by the plan for a padded sequence, and its backward."""
+    hidden = 16 if cell == "gru" else 200
+    if cell == "relu" and dtype != torch.float32:
+        pytest.skip("states of 16 bits that are rounded to 0 have another gradient")
+    sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
+    problem = Problem(ops, [9, 8, 4, 4, 1], sizes)
+    lstm = cell == "lstm"
+    options = [MODES[cell], hidden, 0, layers, False, 0.0, True, True, problem.batch_sizes.tolist(), None]
+    x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True,) * 4)[:6]
+    sizes_of_steps = problem.batch_sizes.tolist()
+    y, hy, cy, reserve, _ = ops.forward(
+        x, views, stride, buffer, hx, cx, MODES[cell], hidden, layers, True, sizes_of_steps
+    )
+    inference = torch.ops.aten_ext_on_host._cudnn_rnn(
+        x, views, stride, buffer, hx, cx, *[*options[:6], False, *options[7:]]
+    )
+    assert torch.equal(y, inference[0]) and torch.equal(hy, inference[1]) and torch.equal(cy, inference[2])
+    assert reserve.shape == problem.reserve.shape
+    kept = reserve.clone()
+    grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
+    with tf32_allowed(False):
+        found = torch.ops.aten_ext_on_host._cudnn_rnn_backward(
+            x, views, stride, buffer, hx, cx, y, *grads, *options, reserve, [True, True, lstm, True]
+        )
+    assert torch.equal(kept, reserve)
+    for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
+        error = (mine.double() - truth).abs().max().item()
+        assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
