@@ -26,9 +26,6 @@ _NOT_COMPILED = "Error building extension"
 
 def run_tests(scratch: Scratch, tests: tuple[str, ...], *options: str, seconds: int = 900) -> tuple[int, str]:
     """Pytest's return code and output, up to the first failure. Tests that take longer have failed."""
-    # Of a run that was ended while it compiled: torch would wait for it for ever.
-    for lock in (scratch.folder / "build" / "on_host").glob("*/*/lock"):
-        lock.unlink()
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *tests]
     try:
         run = subprocess.run(

@@ -10,6 +10,7 @@ of its own, each with a twin of the same functions at the same place below ``inc
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import os
@@ -173,6 +174,15 @@ def _nothing_preloaded() -> Iterator[None]:
             os.environ["LD_PRELOAD"] = preloaded
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time. torch's own lock there outlives a process that is killed; this one does not."""
+    with (folder / "process_lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)
+        yield
+
+
 def _compile(name: str, files: list[Path], folder: Path) -> None:
     generated = folder / "generated"
     sources = [HERE / "runtime.cpp"]
@@ -188,7 +198,7 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
     include = cuda_include_folder()
     assert include is not None, why_not()
     folders = [HERE / "include", HERE, SOURCES, generated]
-    with _nothing_preloaded():
+    with _nothing_preloaded(), _alone(folder):
         torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
             f"aten_ext_on_host_{name}",
             [str(source) for source in sources],
