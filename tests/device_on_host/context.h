@@ -9,6 +9,10 @@
 #include <cstdint>
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define DEVICE_ON_HOST_OWN_SWITCH
+#endif
+
+#ifdef DEVICE_ON_HOST_OWN_SWITCH
 
 namespace device_on_host {
 

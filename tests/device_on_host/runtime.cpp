@@ -27,7 +27,7 @@ namespace device_on_host {
 
 constinit thread_local Thread* current = nullptr;
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifdef DEVICE_ON_HOST_OWN_SWITCH
 // Keeps the registers that a function must keep, on the stack that is left.
 asm(R"(
   .text
