@@ -148,7 +148,9 @@ void give_turn(Runner& self, Context& from) {
     }
   }
   current = nullptr;
-  switch_to(from, self.scheduler);
+  if (&from != &self.scheduler) {
+    switch_to(from, self.scheduler);
+  }
 }
 
 // Lets the others go on first.
