@@ -139,6 +139,16 @@ def plan_needs(overload: str, *args: Any, **kwargs: Any) -> list[int] | None:
 
 
 @contextlib.contextmanager
+def pretended_capture(capturing: bool) -> Iterator[None]:
+    """Whether calls on a device that is no GPU are taken for captured ones."""
+    torch.ops.aten_ext.pretend_capture(capturing)
+    try:
+        yield
+    finally:
+        torch.ops.aten_ext.pretend_capture(False)
+
+
+@contextlib.contextmanager
 def pretended(gpu: Gpu, set_gpu: Callable[[list[int]], None] | None = None) -> Iterator[Gpu]:
     """Devices that are no GPU are taken for this one.
 

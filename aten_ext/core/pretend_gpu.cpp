@@ -1,6 +1,7 @@
-// pretend_gpu() for Python: torch.ops.aten_ext.pretend_gpu.
+// pretend_gpu() and pretend_capture() for Python: torch.ops.aten_ext.pretend_gpu, .pretend_capture.
 #include <torch/library.h>
 
+#include "core/capture.h"
 #include "core/gpu.h"
 #include "core/load_guard.h"
 
@@ -9,5 +10,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext, m) {
     m.def("pretend_gpu(int[] facts, str name='') -> ()", [](at::IntArrayRef facts, c10::string_view name) {
       aten_ext::pretend_gpu(facts, std::string(name));
     });
+    m.def("pretend_capture(bool capturing) -> ()",
+          [](bool capturing) { aten_ext::pretend_capture(capturing); });
   }
 }

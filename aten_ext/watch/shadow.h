@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/capture.h"
 #include "core/choice.h"
 #include "core/registry.h"
 #include "watch/compare.h"
@@ -26,9 +27,6 @@ namespace aten_ext {
 
 // Whether this thread is in shadow mode's own work. Entries then go upstream and count nothing.
 bool is_internal();
-
-// Whether the current stream of `device` is being captured into a CUDA graph. In capture.cpp.
-bool is_capturing(at::Device device);
 
 // While one exists, what this thread calls is shadow mode's own: below autograd and autocast, uncounted, and
 // in a profile one event, aten_ext::shadow; in a forked child on one thread.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/capture.h"
 #include "core/registry.h"
 #include "watch/profiled.h"
 #include "watch/shadow.h"

@@ -18,9 +18,23 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers train that cuDNN keeps on the chip",
         "aten_ext/ops/rnn/training/plan.cpp",
-        "if (is_kept_in_training(problem)) {",
+        "if (is_kept_in_training(problem) && !is_launch_bound(problem)) {",
         "if (false) {",
         ("tests/ops/rnn/training/test_training_rules.py",),
+    ),
+    (
+        "gru: a captured call goes by the time of launches",
+        "aten_ext/ops/rnn/launch_bound.h",
+        "return !problem.captured && steps <= most.steps &&",
+        "return steps <= most.steps &&",
+        _DECLINES,
+    ),
+    (
+        "gru: launches decide about a stack as about one layer",
+        "aten_ext/ops/rnn/launch_bound.h",
+        "static_cast<double>(sequence.steps) * problem.layers;",
+        "static_cast<double>(sequence.steps);",
+        (f"{_TEST}::test_launches_decide_outside_a_graph",),
     ),
     (
         "gru: a packed sequence of equal rows is none of padded ones",
@@ -63,7 +77,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers that cuDNN keeps on the chip are taken",
         _PLAN,
-        "if (!problem.given_packed && is_kept_on_chip(problem)) {",
+        "if (by_gpu && !problem.given_packed && is_kept_on_chip(problem)) {",
         "if (false) {",
         _DECLINES,
     ),

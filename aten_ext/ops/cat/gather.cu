@@ -201,7 +201,11 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
   // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
   args.equal_blocks = most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
   args.equal_shapes = record == 0;
-  args.blocks = Divider<uint32_t>(static_cast<uint32_t>(std::max<int64_t>(most, 1)));
+  // Inputs that share rows of the result write them at about the same time: sectors that hold elements of two
+  // are whole before they leave the L2.
+  args.in_turns = args.equal_blocks && p.rows > 1;
+  args.blocks =
+      Divider<uint32_t>(static_cast<uint32_t>(args.in_turns ? args.count : std::max<int64_t>(most, 1)));
   return args.equal_blocks ? most * args.count : blocks;
 }
 

@@ -52,9 +52,10 @@ struct GatherArguments {
 
   char* out;
   Index row_size;
-  Divider<uint32_t> blocks;  // of an input, if all have as many
+  Divider<uint32_t> blocks;  // of an input, if all have as many; or inputs, if those take turns
   int32_t count;
   bool equal_blocks;
+  bool in_turns;  // the first block of each input, the second of each, and so on
   bool equal_shapes;
   bool single;  // a thread moves one element
   Dtype dtype[inputs];
@@ -77,7 +78,8 @@ struct GatherArguments {
 template <typename Args>
 __device__ __forceinline__ Quotient<uint32_t> find_input(const Args& args) {
   if (args.equal_blocks) {
-    return args.blocks(blockIdx.x);
+    const Quotient<uint32_t> found = args.blocks(blockIdx.x);
+    return args.in_turns ? Quotient<uint32_t>{found.remainder, found.quotient} : found;
   }
   const int input = find_last_begin(args.first_block, static_cast<uint32_t>(blockIdx.x), 0, args.count);
   return {static_cast<uint32_t>(input), blockIdx.x - args.first_block[input]};

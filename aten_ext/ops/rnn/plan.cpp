@@ -7,6 +7,7 @@
 
 #include "core/gpu.h"
 #include "core/math.h"
+#include "ops/rnn/launch_bound.h"
 #include "ops/rnn/sizes.h"
 
 namespace aten_ext::cuda {
@@ -250,15 +251,17 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
   // hold a cell state.
   const bool packed = problem.sequence.is_packed();
+  // What upstream was seen to run in less of the GPU's time is ours still where its launches take longer.
+  const bool by_gpu = !is_launch_bound(problem);
   const int kind = problem.dtype == Dtype::Float ? 0 : problem.dtype == Dtype::Half ? 1 : 2;
   const int64_t few = kFewPackedSteps[kind][problem.train];
-  if (packed && sizes.steps <= few) {
+  if (by_gpu && packed && sizes.steps <= few) {
     return "packed sequence of few steps";
   }
-  if (is_kept_packed(problem)) {
+  if (by_gpu && is_kept_packed(problem)) {
     return "packed sequence that upstream runs in less time";
   }
-  if (!problem.given_packed && is_kept_for_few_steps(problem)) {
+  if (by_gpu && !problem.given_packed && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
   if (!packed && plan_steps(sizes, plan.tf32)) {
@@ -273,7 +276,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  if (!problem.given_packed && is_kept_on_chip(problem)) {
+  if (by_gpu && !problem.given_packed && is_kept_on_chip(problem)) {
     return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
                                      : "layer that cuDNN keeps on the chip";
   }

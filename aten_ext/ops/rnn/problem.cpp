@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "args.h"
+#include "core/capture.h"
 #include "core/to_dtype.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/flat_weights.h"
@@ -160,6 +161,7 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   problem.batch_first = a.batch_first && !packed;
   problem.given_packed = packed;
   problem.train = a.train;
+  problem.captured = is_capturing(input.device());
   problem.dropout = a.dropout;
   problem.layers = static_cast<int>(a.num_layers);
   problem.directions = a.bidirectional ? 2 : 1;

@@ -127,7 +127,7 @@ def encode_case(result: Result, never_slower: float | None, ceilings: Ceilings |
         "sizes": dict(case.sizes),
         "series": case.series,
         "route": result.route or None,
-        "reason": result.reason,
+        "reason": result.reason or result.reason_in_graph,
         "rotated": result.copies > 1,
         "copies": result.copies,
         "cache": result.cache,

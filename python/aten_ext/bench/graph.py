@@ -77,8 +77,15 @@ def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
 class GraphClock:
     """Times two graphs of the same calls, one captured with the overrides off and one with them on."""
 
-    def __init__(self, calls: Sequence[Call], switch: Switch, seconds: float = GRAPH_SECONDS) -> None:
+    reason: str | None = None
+    """Why upstream ran in the graph although the override was on, where a rule leaves it captured calls."""
+
+    def __init__(
+        self, calls: Sequence[Call], switch: Switch, seconds: float = GRAPH_SECONDS, override: str = ""
+    ) -> None:
         """Capture graphs of about ``seconds``; ``CaptureError`` if the calls do not allow it."""
+        import aten_ext
+
         rough = []
         for enabled in (False, True):
             switch.set(enabled)
@@ -87,7 +94,11 @@ class GraphClock:
         self._graphs = []
         for enabled in (False, True):
             switch.set(enabled)
+            aten_ext.reset_counts()
             self._graphs.append(_capture(calls, self._count))
+        captured = aten_ext.counts("CUDA").get(override)
+        if captured is not None and captured.declined and not captured.ran:
+            self.reason = "; ".join(captured.declined)
 
     def sample(self, samples: Samples, seconds: float) -> None:
         """Add samples for about ``seconds``."""

@@ -64,7 +64,8 @@ def _clocks(calls: Sequence[Call], switch: Switch, result: Result) -> dict[str, 
         return {"wall": CallClock(calls, switch)}
     clocks: dict[str, Clock] = {}
     try:
-        clocks["gpu"] = GraphClock(calls, switch)
+        clocks["gpu"] = clock = GraphClock(calls, switch, override=result.case.override)
+        result.reason_in_graph = clock.reason
     except CaptureError as error:
         result.missing["gpu"] = str(error)
     clocks["eager"] = CallClock(calls, switch)

@@ -102,7 +102,7 @@ def _time_table(title: str, results: Sequence[Result], device: str, ceilings: Ce
         amount = result.case.flops if compute else result.case.bytes
         rates = _rates(amount, result, scale, ceilings)
         sets = f"{result.copies}{'' if result.cache == 'exceeded' else ' *'}"
-        table.add_row(result.case.label, result.route, *cells, *rates, sets)
+        table.add_row(result.case.label, result.routes, *cells, *rates, sets)
     return table
 
 

@@ -51,6 +51,8 @@ class Result:
     """"fused", "disabled", or "upstream: " and the reason."""
     reason: str | None = None
     """Why upstream ran although the override was on."""
+    reason_in_graph: str | None = None
+    """Why it ran in a captured call, where a call from Python is fused: the clock of the GPU has that."""
     copies: int = 1
     """Sets of operands that the calls rotated through."""
     cache: str = "resident"
@@ -68,6 +70,13 @@ class Result:
     """What else a benchmark of whole programs found."""
     limit_ns: float | None = None
     """For the cost of an entry: the difference that passes, in nanoseconds. It stands in for the ratio."""
+
+    @property
+    def routes(self) -> str:
+        """The route, and that of a captured call where it is another."""
+        if self.route == "fused" and self.reason_in_graph:
+            return f"fused; in a CUDA graph upstream: {self.reason_in_graph}"
+        return self.route
 
     @property
     def headline(self) -> str | None:

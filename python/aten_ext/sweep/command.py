@@ -148,7 +148,7 @@ def _show(results: Sequence[Result], plans: dict[int, str], worst: int) -> None:
     for i, result in enumerate(results):
         if i in plans:
             times = "; ".join(_times(clock, samples) for clock, samples in result.clocks.items())
-            text = f"{result.case.op}: {result.case.label}: {times}; {result.route}"
+            text = f"{result.case.op}: {result.case.label}: {times}; {result.routes}"
             console.print(f"{text}; {plans[i]}" if plans[i] else text, markup=False)
     for result in results:
         if result.differs:

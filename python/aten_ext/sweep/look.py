@@ -96,7 +96,8 @@ def _clocks(calls: Sequence[Call], switch: Switch, result: Result, gpu_clock_alo
         return {"wall": CallClock(calls, switch)}
     clocks: dict[str, Clock] = {}
     try:
-        clocks["gpu"] = GraphClock(calls, switch, GRAPH_SECONDS)
+        clocks["gpu"] = clock = GraphClock(calls, switch, GRAPH_SECONDS, result.case.override)
+        result.reason_in_graph = clock.reason
     except CaptureError as error:
         result.missing["gpu"] = str(error)
     if not (clocks and gpu_clock_alone):

@@ -212,6 +212,15 @@ def test_a_busy_machine_is_pointed_out() -> None:
 # ---- the route
 
 
+def test_routes_tell_of_a_graph_where_upstream_runs_in_it() -> None:
+    one = made_up_case()
+    assert Result(one, "cuda", "fused").routes == "fused"
+    both = Result(one, "cuda", "fused", reason_in_graph="few steps")
+    assert both.routes == "fused; in a CUDA graph upstream: few steps"
+    upstream = Result(one, "cuda", "upstream: few steps", reason_in_graph="few steps")
+    assert upstream.routes == "upstream: few steps"
+
+
 def test_route_names_the_kernel_and_the_reason() -> None:
     with Overrides() as switch:
         fused = fused_adam.Step("1x10").case().make("cpu")

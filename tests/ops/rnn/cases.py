@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import aten_ext
+from gpus import pretended_capture
 from paths import DOCS
 
 DOCUMENTATION = (DOCS / "overrides.md").read_text()
@@ -131,9 +132,13 @@ def ask_layer(
     batch_first: bool = False,
     dtype: torch.dtype = torch.float32,
     mode: int = GRU,
+    captured: bool = True,
     **changes: Any,
 ) -> str:
-    """The reason that _cudnn_rnn gives, "" if the fused kernel runs; ``changes`` replaces arguments."""
+    """The reason that _cudnn_rnn gives, "" if the fused kernel runs; ``changes`` replaces arguments.
+
+    Into a CUDA graph, if not said otherwise: the GPU's time alone decides there.
+    """
     directions = 2 if bidirectional else 1
     shape = (batch, steps, inputs) if batch_first else (steps, batch, inputs)
     stride = 4 if bias else 2
@@ -155,7 +160,8 @@ def ask_layer(
         "batch_sizes": [],
         "dropout_state": None,
     }
-    explanation = aten_ext.explain("_cudnn_rnn", key="CUDA", **arguments | changes)
+    with pretended_capture(captured):
+        explanation = aten_ext.explain("_cudnn_rnn", key="CUDA", **arguments | changes)
     assert (explanation.route == "upstream") == bool(explanation.reason)
     return documented(explanation.reason) if explanation.reason else ""
 

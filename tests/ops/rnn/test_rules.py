@@ -89,8 +89,45 @@ def test_packed_sequences_of_large_products() -> None:
     in_training: dict[str, Any] = {"train": True, "dtype": torch.bfloat16}
     assert packed([69] * 19 + [68], 512, **in_training) == ""
     assert packed([70] * 19 + [69], 512, **in_training) == trained
-    assert packed([2] * 2, 256, **in_training) == trained, "two steps, as long as one another"
-    assert packed([2] * 3, 64, **in_training) == ""
+    assert packed([2] * 4, 64, **in_training) == trained, "four steps, as long as one another"
+    assert packed([2] * 5, 64, **in_training) == ""
+
+
+ON_CHIP = "layer that cuDNN keeps on the chip"
+FEW_PACKED = "packed sequence of few steps"
+
+
+def test_launches_decide_outside_a_graph() -> None:
+    """Up to 32 steps of all layers, and 300 million multiply-adds of them, as far as there is a kernel."""
+    lengths: dict[str, Any] = {"input": meta(4, 6), "batch_sizes": [2, 1, 1]}
+    for reason, kept in (
+        (ON_CHIP, {"mode": LSTM, "hidden": 56, "steps": 32}),
+        (ON_CHIP, {"mode": LSTM, "hidden": 56, "steps": 16, "layers": 2}),
+        (ON_CHIP, {"mode": TANH, "hidden": 80, "steps": 4}),
+        (ON_CHIP, {"hidden": 20, "batch": 9, "steps": 8}),
+        (FEW_PACKED, lengths),
+    ):
+        assert ask_layer(**kept) == reason
+        assert ask_layer(**kept, captured=False) == ""
+    for reason, long in (
+        (ON_CHIP, {"mode": LSTM, "hidden": 56, "steps": 33}),
+        (ON_CHIP, {"mode": LSTM, "hidden": 56, "steps": 11, "layers": 3}),
+        ("long sequence of a layer that cuDNN keeps on the chip", {"hidden": 65, "steps": 33}),
+        ("few steps of a large layer", {"steps": 4, "batch": 16, "hidden": 513}),
+        ("one step of a large batch", {"steps": 1, "batch": 129}),
+    ):
+        assert ask_layer(**long, captured=False) == reason
+    # 4 * 56 * (6 + 56) weights, 32 steps: 444 thousand multiply-adds a row.
+    many: dict[str, Any] = {"mode": LSTM, "hidden": 56, "steps": 32, "captured": False}
+    assert ask_layer(**many, batch=675) == ""
+    assert ask_layer(**many, batch=676) == ON_CHIP
+
+
+def test_many_rows_of_a_few_steps_in_fp16() -> None:
+    for few in ({"steps": 1, "layers": 2}, {"steps": 3, "mode": LSTM, "bidirectional": True}):
+        sizes: dict[str, Any] = {"hidden": 128, "dtype": torch.float16, **few}
+        assert ask_layer(**sizes, batch=255) == ""
+        assert ask_layer(**sizes, batch=256) == ON_CHIP
 
 
 @pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)

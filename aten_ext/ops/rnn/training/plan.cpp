@@ -5,6 +5,7 @@
 
 #include "core/gpu.h"
 #include "core/math.h"
+#include "ops/rnn/launch_bound.h"
 #include "ops/rnn/training/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
 
@@ -114,7 +115,7 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if (is_kept_in_training(problem)) {
+  if (is_kept_in_training(problem) && !is_launch_bound(problem)) {
     return "layer that upstream trains in less time";
   }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&

@@ -1,5 +1,6 @@
-// Where upstream trains a layer in less of the GPU's time than we do, as data for the policy (plan.cpp):
-// cuDNN 9.19 on an H200, 6,400 random calls; figures are in docs/kernels/rnn.md. Standard library only.
+// Where upstream trains a layer in less of the GPU's time than we do, as data for the policy (plan.cpp), which
+// asks where launches do not decide (launch_bound.h): cuDNN 9.19 on an H200, 6,400 random calls; figures are
+// in docs/kernels/rnn.md. Standard library only.
 #pragma once
 
 #include "ops/rnn/layers_in_ranges.h"
@@ -44,6 +45,7 @@ constexpr LayersInRanges kKeptInTraining[] = {
     {kGru | kLstm, kBf16, kAny, kSeveral, {4, 6}, kAny, at_least(16), kAny, kAny, at_least(0.34)},
     {kLstm, kFp16, kTwo, kAny, {2, 4}, {57, 98}, at_least(17)},
     {kRnn, kAnyDtype, kAny, kAny, at_most(4), kAny, at_least(100)},
+    {kRnn, kBf16, kTwo, at_least(3), kOne, kAny, at_least(48)},
     {kRnn, k16Bits, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(2500)},
     {kGru | kLstm, kBf16, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(6000)},
     {kGru | kLstm, kFp32, kAny, kAny, kTwo, at_least(113), at_least(36)},
@@ -61,8 +63,7 @@ constexpr LayersInRanges kKeptInTraining[] = {
 
 // Packed, all rows as long: padded already, and upstream's launches are as few as ours.
 constexpr LayersInRanges kKeptOfEqualLengths[] = {
-    {kGru | kLstm, kAnyDtype, kAny, kAny, kOne},
-    {kAnyCell, kAnyDtype, kAny, kAny, kTwo},
+    {kAnyCell, kAnyDtype, kAny, kAny, at_most(4)},
 };
 
 // Packed, of several lengths: padding makes more of large products.
@@ -71,12 +72,6 @@ constexpr LayersInRanges kKeptPackedInTraining[] = {
     {kAnyCell, k16Bits, kAny, kSeveral, at_most(10), kAny, kAny, kAny, kAny, at_least(5)},
     {kAnyCell, kBf16, kAny, kAny, at_most(9), kAny, kAny, kAny, kAny, at_least(8)},
     {kAnyCell, kFp32, kAny, kAny, at_most(7), kAny, kAny, kAny, kAny, at_least(9)},
-};
-
-// One step of a few rows is called in a loop, as reinforcement learning and decoders do it, and takes longer
-// to launch than to run, upstream's three times as long: launches decide.
-constexpr LayersInRanges kOfLoops[] = {
-    {kAnyCell, kFp32 | kBf16, kAny, kOne, kOne, kAny, at_most(16), kAny, at_most(450)},
 };
 
 inline bool is_kept_in_training(const RnnProblem& problem) {
@@ -88,7 +83,7 @@ inline bool is_kept_in_training(const RnnProblem& problem) {
   }
   // Of several packed steps upstream takes none of its persistent kernels.
   const bool padded = !problem.given_packed || problem.sequence.steps == 1;
-  return padded && is_in(kKeptInTraining, problem) && !is_in(kOfLoops, problem);
+  return padded && is_in(kKeptInTraining, problem);
 }
 
 }  // namespace aten_ext::cuda

@@ -151,12 +151,21 @@ def test_small_layers() -> None:
     assert ask_layer(train=True, **lengths) == "", "upstream runs a packed sequence step by step"
 
 
-def test_single_steps_that_are_called_in_loops() -> None:
-    """Of up to 450 thousand weights, in one layer."""
-    loop: dict[str, Any] = {"train": True, "steps": 1, "hidden": 256, "mode": LSTM, "dtype": torch.bfloat16}
-    assert ask_layer(**loop, inputs=183) == ""
-    assert ask_layer(**loop, inputs=184) == KEPT
-    assert ask_layer(**loop, inputs=8, layers=2) == KEPT
+def test_launches_decide_outside_a_graph() -> None:
+    """Up to 40 steps of all layers, and 800 million multiply-adds: upstream takes 750 us to launch."""
+    step: dict[str, Any] = {"train": True, "steps": 1, "hidden": 256, "mode": LSTM, "dtype": torch.bfloat16}
+    small: dict[str, Any] = {"train": True, "inputs": 8, "hidden": 64}
+    for kept in (step | {"inputs": 300}, step | {"layers": 2}, small | {"steps": 40}):
+        assert ask_layer(**kept) == KEPT
+        assert ask_layer(**kept, captured=False) == ""
+    assert ask_layer(**small, steps=20, layers=2, captured=False) == ""
+    assert ask_layer(**small, steps=21, layers=2, captured=False) == KEPT
+    assert ask_layer(**small, steps=41, captured=False) == KEPT
+    # 3 * 64 * (8 + 64) weights, 40 steps: 553 thousand multiply-adds a row.
+    wide = small | {"steps": 40, "bidirectional": True, "dtype": torch.float16}
+    assert ask_layer(**wide, batch=723) == KEPT
+    assert ask_layer(**wide, batch=723, captured=False) == ""
+    assert ask_layer(**wide, batch=724, captured=False) == KEPT
 
 
 def test_layers_without_a_fast_backward() -> None:
