@@ -77,13 +77,16 @@ def generators(device: str) -> list[Any]:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Products of matrices in full precision, so that runs differ by little."""
-    before = torch.get_float32_matmul_precision()
+    """Products of matrices in full precision, those of cuDNN too, so that runs differ by little."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    # Not through torch.backends, which torch.testing._internal locks for a whole process.
+    torch._C._set_cudnn_allow_tf32(False)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        torch._C._set_cudnn_allow_tf32(before[1])
 
 
 def all_counts() -> dict[tuple[str, str], aten_ext.Counts]:

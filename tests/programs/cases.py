@@ -202,7 +202,8 @@ CASES = (
         _gru,
         raises=frozenset({"vmap"}),
         # cuDNN's weight buffer is looked for behind the wrappers of torch.func; it has no complex numbers.
-        raises_on_cuda=frozenset({"grad", "jvp", "views"}),
+        # Its dropout state is kept for the process: a fake tensor may meet the real one of an earlier test.
+        raises_on_cuda=frozenset({"grad", "jvp", "views", "fake"}),
     ),
     Case(
         "gru_cell",

@@ -48,6 +48,9 @@ constexpr int64_t kPackedSegment = 64;
 constexpr int64_t kPackedRun = 16;
 constexpr int64_t kPackedRunOfWords = 64;
 
+// Inputs take turns where so many results as this one would not fit into the L2: 15 MB of an H200's.
+constexpr int64_t kLargeResults = 4;
+
 // Most calls are to cost no more of a launch than they need.
 constexpr int kFewArgumentBytes = 384;
 constexpr int kTinyArgumentBytes = 768;
@@ -201,9 +204,11 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
   // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
   args.equal_blocks = most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
   args.equal_shapes = record == 0;
-  // Inputs that share rows of the result write them at about the same time: sectors that hold elements of two
-  // are whole before they leave the L2.
-  args.in_turns = args.equal_blocks && p.rows > 1;
+  // Inputs that share rows of a large result write them at about the same time: sectors that hold elements of
+  // two are whole before they leave the L2. In a small one inputs that are read across gain by having the GPU
+  // to themselves.
+  args.in_turns = args.equal_blocks && p.rows > 1 &&
+                  kLargeResults * p.rows * p.row_size * p.element_size > p.gpu.l2_bytes;
   args.blocks =
       Divider<uint32_t>(static_cast<uint32_t>(args.in_turns ? args.count : std::max<int64_t>(most, 1)));
   return args.equal_blocks ? most * args.count : blocks;

@@ -1,13 +1,14 @@
-// Layers whose launches take longer than they run: from Python upstream needs 65 us and more for a short layer
-// in inference and 750 in training, ours 26 and 300. Figures: docs/kernels/rnn.md. Standard library only.
+// Layers whose launches take longer than they run: from Python upstream needs 65 us and more for a short
+// layer in inference and 750 in training, ours 26 and 300. Figures: docs/kernels/rnn.md. Standard library
+// only.
 #pragma once
 
 #include "ops/rnn/problem.h"
 
 namespace aten_ext::cuda {
 
-// In inference and in training: steps of all layers, and millions of multiply-adds of all of them, up to which
-// ours takes at most 60 and 300 us of an H200's time, forward and backward together.
+// In inference and in training: steps of all layers, and millions of multiply-adds of all of them, up to
+// which ours takes at most 60 and 300 us of an H200's time, forward and backward together.
 struct LaunchBound {
   double steps;
   double products;

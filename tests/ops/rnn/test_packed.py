@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -24,6 +26,10 @@ def run(module: torch.nn.RNNBase, x: PackedSequence) -> list[torch.Tensor]:
 def check(module: torch.nn.RNNBase, x: PackedSequence) -> None:
     """In fp32: cuDNN may take TF32 for a packed sequence where it does not for a padded one."""
     dtype = x.data.dtype
+    # A relu hands on sums as they are, so the roundings of those count: by the square root of their number.
+    terms = module.input_size + module.hidden_size
+    sums_count = isinstance(module, torch.nn.RNN) and module.nonlinearity == "relu" and dtype == torch.float32
+    of_sums = math.sqrt(terms) if sums_count else 1.0
     with tf32_allowed(False):
         aten_ext.reset_counts()
         ours = run(module, x)
@@ -33,7 +39,7 @@ def check(module: torch.nn.RNNBase, x: PackedSequence) -> None:
             exact = run(module.double(), x._replace(data=x.data.double()))
     module.to(dtype)
     for a, b, c in zip(ours, theirs, exact, strict=True):
-        no_less_accurate(a, b, c, FLOOR[dtype])
+        no_less_accurate(a, b, c, FLOOR[dtype] * of_sums)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
