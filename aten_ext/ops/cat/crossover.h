@@ -5,6 +5,7 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -28,6 +29,39 @@ constexpr int64_t kLaunchBytes = int64_t{96} << 10;
 constexpr int64_t kLaunchInputs = 16;
 // Elements that upstream reads at full speed wherever they lie.
 constexpr int64_t kLargeElement = 8;
+// Results of so many elements, and so many of an input, in which expanded or transposed inputs are converted:
+// one by one by ours, which costs more than a launch of upstream's for each input.
+constexpr int64_t kLargeConversion = int64_t{8} << 20;
+constexpr int64_t kLargeConvertedInput = int64_t{1} << 20;
+
+// Along which it is expanded, or its memory does not run from the last dimension to the first.
+inline bool is_expanded_or_transposed(const c10::TensorImpl& t) {
+  int64_t before = 0;  // the stride of the last dimension so far
+  for (int64_t d = t.dim() - 1; d >= 0; --d) {
+    if (t.sizes()[d] > 1) {
+      if (t.strides()[d] <= before) {
+        return true;
+      }
+      before = t.strides()[d];
+    }
+  }
+  return false;
+}
+
+inline bool is_large_conversion(const at::ITensorListRef& tensors, const CatInputs& found) {
+  if (found.one_dtype || found.contiguous ||
+      found.numel() < std::max(kLargeConversion, kLargeConvertedInput * found.count)) {
+    return false;
+  }
+  bool any = false;
+  with_tensors(tensors, [&](const auto& list) {
+    for (const at::Tensor& tensor : list) {
+      const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
+      any = any || (!is_skipped(t) && is_expanded_or_transposed(t));
+    }
+  });
+  return any;
+}
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   const bool one_launch = found.valid->dim() <= kUpstreamDims || found.count == 1;
@@ -64,6 +98,9 @@ inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
 
 inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const CatInputs& found) {
   using cat_crossover::Kind;
+  if (cat_crossover::is_large_conversion(tensors, found)) {
+    return "large inputs that upstream converts as fast";
+  }
   const Kind kind = cat_crossover::kind_of(tensors, found);
   if (kind == Kind::Other) {
     return nullptr;

@@ -13,6 +13,7 @@ from aten_ext import _measured_tables as tables
 EXPANDED = "expanded input"
 MIXED = "inputs of different layouts that upstream reads as fast"
 ONE = "one input that is not contiguous"
+CONVERTED = "large inputs that upstream converts as fast"
 
 
 def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -36,6 +37,13 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     ("fused", lambda: [meta(1, 4096).expand(1, 4096)], 0),
     ("fused", lambda: [meta(1, 2, 1, 2, 2).expand(3, 2, 1, 2, 2)] * 2, 1),
     ("fused", lambda: [meta(4, 1).expand(4, 9), meta(4, 9, dtype=torch.float64)], 1),
+    (CONVERTED, lambda: [meta(2048, 1).expand(2048, 2048), meta(2048, 2048, dtype=torch.float64)], 1),
+    (CONVERTED, lambda: [meta(2048, 2048).t(), meta(2048, 2048, dtype=torch.float64)], 1),
+    (CONVERTED, lambda: [meta(1, 4096).expand(256, 4096), *[meta(256, 4096).half()] * 8], 0),
+    ("fused", lambda: [meta(1, 4095).expand(256, 4095), *[meta(256, 4095).half()] * 8], 0),
+    ("fused", lambda: [meta(2048, 2048).t(), meta(2047, 2048, dtype=torch.float64)], 0),
+    ("fused", lambda: [wide(2048, 2048), meta(2048, 2048, dtype=torch.float64)], 1),
+    ("fused", lambda: [meta(2048, 2048), meta(2048, 2048, dtype=torch.float64)], 1),
     (MIXED, lambda: [meta(16, 768), wide(16, 768)], 0),
     ("fused", lambda: [meta(16, 769), wide(16, 769)], 0),
     ("fused", lambda: [wide(16, 768), wide(16, 768)], 0),

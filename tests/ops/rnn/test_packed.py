@@ -83,6 +83,31 @@ def test_random_lengths(
     check(module, packed)
 
 
+@pytest.mark.parametrize(
+    ("reason", "module", "steps"),
+    [
+        ("layer that cuDNN keeps on the chip", torch.nn.LSTM(8, 56), 8),
+        ("packed sequence of few steps", torch.nn.GRU(8, 56), 3),
+    ],
+    ids=["padded", "packed"],
+)
+def test_a_graph_goes_by_the_time_of_the_gpu(reason: str, module: torch.nn.RNNBase, steps: int) -> None:
+    """Where upstream takes less of it, it runs in a graph; from Python launches take longer."""
+    module = module.cuda().eval()
+    padded = torch.randn(steps, 2, 8, device="cuda")
+    lengths = torch.tensor([steps, 1])
+    x = pack_padded_sequence(padded, lengths) if "packed" in reason else padded
+    with torch.no_grad():
+        module(x)
+        aten_ext.reset_counts()
+        module(x)
+        assert_ran("_cudnn_rnn")
+        aten_ext.reset_counts()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            module(x)
+    assert dict(aten_ext.counts("CUDA")["_cudnn_rnn"].declined) == {reason: 1}
+
+
 def test_in_a_graph() -> None:
     """The lengths are part of what is captured."""
     torch.manual_seed(0)

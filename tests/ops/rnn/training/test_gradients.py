@@ -47,11 +47,13 @@ def no_less_accurate(
     """The mean error is at most 1.5 times upstream's, and so is the largest, but for the order of sums.
 
     Sums of so many terms differ by it, in a random walk of roundings of terms: the largest of many elements
-    is chance, and so is the mean of few. Of a ReLU only the mean is compared, and to four times upstream's:
+    is chance, and so is the mean of few, which in TF32 may be four times upstream's. Of a ReLU only the mean
+    is compared, and to four times upstream's:
     where a sum rounds to the other side of zero a whole term comes or goes, upstream's as well as ours, and
     with a state of 16 bits at each step more often.
     """
-    factor = 4.0 if cell == "relu" else 1.5
+    few_in_tf32 = exact.numel() < MANY and ours.dtype == torch.float32 and torch.backends.cudnn.allow_tf32
+    factor = 4.0 if cell == "relu" or few_in_tf32 else 1.5
     assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype
     scale = max(1.0, exact.abs().max().item())
     walk = floor * scale * math.sqrt(terms)
@@ -164,7 +166,7 @@ def test_sizes_of_the_benchmark(
     bidirectional: bool,
 ) -> None:
     with tf32_allowed(allow_tf32):
-        ran = compare(
+        assert compare(
             dtype,
             steps=steps,
             batch=batch,
@@ -173,8 +175,6 @@ def test_sizes_of_the_benchmark(
             layers=layers,
             bidirectional=bidirectional,
         )
-    # One step is upstream's in fp16, and of more weights (training/upstream_facts.h).
-    assert ran == (steps > 1 or (hidden == 256 and dtype != torch.float16))
 
 
 @pytest.mark.gpu
