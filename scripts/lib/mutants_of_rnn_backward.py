@@ -43,6 +43,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_KERNELS}::test_any_order_of_threads",),
     ),
     (
+        "rnn backward: words of the first eight rows are taken for all",
+        f"{_FOLDER}/grid_mma.cuh",
+        "row0 += 8, from += kOfEight)",
+        "row0 += 8)",
+        (f"{_KERNELS}::test_many_rows",),
+    ),
+    (
+        "rnn backward: the fourth gate of a pair of units is that of the pair before",
+        f"{_FOLDER}/grid_words.cuh",
+        "__shfl_down_sync(0xffffffff, pair[3], 2)",
+        "__shfl_down_sync(0xffffffff, pair[3], 0)",
+        (f"{_KERNELS}::test_every_kernel",),
+    ),
+    (
         "rnn backward: a row beyond the batch",
         f"{_FOLDER}/items.cuh",
         "return has_unit_ && row(turn) < rows_;",

@@ -90,6 +90,13 @@ def test_a_cooperative_grid_waits_for_all(ops: torch._ops._OpNamespace) -> None:
     assert ops.grid(20, True).tolist() == [sum(range(20))] * 20
 
 
+def test_words_of_three_values(ops: torch._ops._OpNamespace, order: None) -> None:
+    """The tag comes with its values; on a GPU an address that is no multiple of 16 would be an error."""
+    assert ops.triples(20, False).tolist() == [3 * sum(range(20)) + 20 * 300] * 20
+    run = run_apart("ops.triples(2, True)")
+    assert run.returncode != 0 and "no multiple of 16" in run.stderr
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_tensor_core_fragments(ops: torch._ops._OpNamespace, order: None, dtype: torch.dtype) -> None:
     a, b = torch.randn(16, 16).to(dtype), torch.randn(16, 8).to(dtype)

@@ -157,6 +157,37 @@ __global__ void grid_kernel(uint64_t* words, float* to) {
   }
 }
 
+// The same with words of three values, one after the other in the same place.
+__global__ void triples_kernel(uint64_t* words, int misaligned, float* to) {
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (uint32_t round = 1; round <= 2; ++round) {
+      uint64_t* const of_round = words + round % 2 * 2 * gridDim.x + misaligned;
+      store_triple(of_round + 2 * blockIdx.x, {{blockIdx.x, round, 100 * round}, round});
+      for (unsigned i = 0; i < gridDim.x; ++i) {
+        TaggedTriple word;
+        do {
+          word = load_triple(of_round + 2 * i);
+        } while (word.tag != round);
+        sum += static_cast<float>(word.value[0] * word.value[1] + word.value[2]);
+      }
+    }
+    to[blockIdx.x] = sum;
+  }
+}
+
+at::Tensor triples(int64_t blocks, bool misaligned) {
+  at::Tensor words = at::zeros({4 * blocks + 2}, at::kLong);
+  at::Tensor result = at::zeros({blocks});
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  run(blocks, 32, 0, {attribute}, triples_kernel,
+      reinterpret_cast<uint64_t*>(words.mutable_data_ptr<int64_t>()), misaligned ? 1 : 0,
+      result.mutable_data_ptr<float>());
+  return result;
+}
+
 at::Tensor grid(int64_t blocks, bool cooperative) {
   at::Tensor words = at::zeros({blocks}, at::kLong);
   at::Tensor result = at::zeros({blocks});
@@ -283,6 +314,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_selftest, m) {
   m.def("ring", &ring);
   m.def("exchange", &exchange);
   m.def("grid", &grid);
+  m.def("triples", &triples);
   m.def("mma", &mma);
   m.def("mma_tf32", &mma_tf32);
   m.def("stuck", &stuck);

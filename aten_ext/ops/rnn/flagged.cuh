@@ -1,5 +1,5 @@
 // Words of data that carry the number of the step they belong to, so that a reader needs no barrier to know
-// that it has the right one: both halves are written and read as one.
+// that it has the right one: data and number are written and read as one.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -42,6 +42,41 @@ __device__ __forceinline__ WordPair load_word_pair(const uint64_t* from) {
                : "l"(from)
                : "memory");
   return pair;
+}
+
+// Three values and a tag in 16 bytes, written and read as one: an access of 128 bits in one register is
+// atomic, one of a vector of several is not. `to` and `from` are aligned to 16 bytes.
+struct TaggedTriple {
+  uint32_t value[3];
+  uint32_t tag;
+};
+
+__device__ __forceinline__ void store_triple(uint64_t* to, const TaggedTriple& word) {
+  asm volatile(
+      "{\n"
+      ".reg .b128 word;\n"
+      "mov.b128 word, {%1, %2};\n"
+      "st.relaxed.gpu.global.b128 [%0], word;\n"
+      "}" ::"l"(to),
+      "l"(static_cast<uint64_t>(word.value[1]) << 32 | word.value[0]),
+      "l"(static_cast<uint64_t>(word.tag) << 32 | word.value[2])
+      : "memory");
+}
+
+__device__ __forceinline__ TaggedTriple load_triple(const uint64_t* from) {
+  uint64_t low;
+  uint64_t high;
+  asm volatile(
+      "{\n"
+      ".reg .b128 word;\n"
+      "ld.relaxed.gpu.global.b128 word, [%2];\n"
+      "mov.b128 {%0, %1}, word;\n"
+      "}"
+      : "=l"(low), "=l"(high)
+      : "l"(from)
+      : "memory");
+  return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high)},
+          static_cast<uint32_t>(high >> 32)};
 }
 
 }  // namespace aten_ext::cuda

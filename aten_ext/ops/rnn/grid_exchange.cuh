@@ -3,7 +3,7 @@
 // The blocks run at the same time (cooperative launch). Slices go to global memory in words that carry the
 // number of their step, and each block reads the words it needs again and again until their numbers are
 // right. There is no barrier: a store on its way to the L2 and a load back, instead of stores, a counter that
-// waits for them, a flag and loads. The price is twice the bytes.
+// waits for them, a flag and loads. The price is twice the bytes, or with words of 16 bytes a third more.
 //
 // Two buffers are enough. A block that has all of step t has the slice of each other block, which that block
 // wrote after it had read all of step t - 1. So nobody still needs step t - 1 when t + 1 overwrites it. This
@@ -39,33 +39,57 @@ struct GridExchange {
   }
 };
 
-// A warp's wait for its words of a state: kPairs pairs, kOfRow of them a row, at `from` + kRow * row + kNext
-// * pair; of those the ones whose bit in `missing` is set. issue() issues their loads. complete() returns as
-// soon as all carry `tag` in their upper kTagBits, and loads again those that do not.
-template <int kTagBits, int kPairs, int kOfRow, int kRow, int kNext>
+// What a thread loads at once: two words with a tag in the upper kTagBits of each, or a word of 16 bytes.
+template <int kTagBits>
+struct PairOfWords {
+  using Vector = WordPair;
+  static __device__ __forceinline__ Vector load(const uint64_t* from) {
+    return load_word_pair(from);
+  }
+  static __device__ __forceinline__ bool carries(const Vector& pair, uint32_t tag) {
+    constexpr int kShift = 64 - kTagBits;
+    return static_cast<uint32_t>(pair.first >> kShift) == tag &&
+           static_cast<uint32_t>(pair.second >> kShift) == tag;
+  }
+};
+
+struct WordOfThree {
+  using Vector = TaggedTriple;
+  static __device__ __forceinline__ Vector load(const uint64_t* from) {
+    return load_triple(from);
+  }
+  static __device__ __forceinline__ bool carries(const Vector& word, uint32_t tag) {
+    return word.tag == tag;
+  }
+};
+
+// A warp's wait for its words of a state: kVectors vectors of Words, kOfRow of them a row, at `from` + kRow *
+// row + kNext * vector; of those the ones whose bit in `missing` is set. issue() issues their loads.
+// complete() returns as soon as all carry `tag`, and loads again those that do not.
+template <typename Words, int kVectors, int kOfRow, int kRow, int kNext>
 struct GridPoll {
+  using Vector = typename Words::Vector;
+
   const uint64_t* from;
   uint32_t missing;
   uint32_t tag;
 
-  __device__ __forceinline__ void issue(WordPair (&pairs)[kPairs]) const {
+  __device__ __forceinline__ void issue(Vector (&vectors)[kVectors]) const {
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       if ((missing >> i & 1) != 0) {
-        pairs[i] = load_word_pair(from + i / kOfRow * kRow + i % kOfRow * kNext);
+        vectors[i] = Words::load(from + i / kOfRow * kRow + i % kOfRow * kNext);
       }
     }
   }
 
   // All lanes of a warp together, and they leave the loop together. Otherwise the compiler would treat the
   // warp as diverged in every shuffle that follows, which costs some 300 cycles each.
-  __device__ __forceinline__ void complete(WordPair (&pairs)[kPairs]) {
-    constexpr int kShift = 64 - kTagBits;
+  __device__ __forceinline__ void complete(Vector (&vectors)[kVectors]) {
     for (uint32_t polls = 0;; ++polls) {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        if (static_cast<uint32_t>(pairs[i].first >> kShift) == tag &&
-            static_cast<uint32_t>(pairs[i].second >> kShift) == tag) {
+      for (int i = 0; i < kVectors; ++i) {
+        if (Words::carries(vectors[i], tag)) {
           missing &= ~(1u << i);
         }
       }
@@ -75,7 +99,7 @@ struct GridPoll {
       if (polls == kMaxPolls) {
         __trap();
       }
-      issue(pairs);
+      issue(vectors);
     }
   }
 };

@@ -73,7 +73,8 @@ __device__ __forceinline__ void load_state(float2 (&h)[Shape::kRows][2], const G
     missing |= row0 + i / 2 < place.rows && column[i % 2] < hidden ? 1u << i : 0u;
   }
   const uint64_t* const from = words.of(step) + static_cast<int64_t>(row0) * kGridFmaColumns + column[0];
-  GridPoll<32, 2 * kRows, 2, kGridFmaColumns, 64> poll{from, missing, static_cast<uint32_t>(step)};
+  GridPoll<PairOfWords<32>, 2 * kRows, 2, kGridFmaColumns, 64> poll{from, missing,
+                                                                    static_cast<uint32_t>(step)};
   poll.issue(pairs);
   poll.complete(pairs);
 #pragma unroll

@@ -116,7 +116,7 @@ struct GridMmaTraits {
       Shape::kGates * kRegisterSteps * Mma::kRegisters + 4 * kTiles * kSteps <= 160;
   static constexpr int kChains = kFewRegisters ? 2 : 1;
   static constexpr int kOfEight = kGridWarps * kSteps * kGridMmaWords;  // words of eight rows
-  using Poll = GridPoll<Mma::kTagBits, kTiles * kSteps, kSteps, kOfEight, kGridMmaWords>;
+  using Poll = GridPoll<PairOfWords<Mma::kTagBits>, kTiles * kSteps, kSteps, kOfEight, kGridMmaWords>;
   using Weights = uint32_t[Shape::kGates][kRegisterSteps][Mma::kRegisters];
 };
 

@@ -81,7 +81,7 @@ __global__ __launch_bounds__(kGridThreads,
     if (step > 0) {
       before_products(step, finishes);
       const uint64_t* const from = words.of(step) + column[0];
-      using Poll = GridPoll<32, 2 * kGates, 2, kGridFmaColumns, 64>;
+      using Poll = GridPoll<PairOfWords<32>, 2 * kGates, 2, kGridFmaColumns, 64>;
       uint32_t missing = 0;
 #pragma unroll
       for (int i = 0; i < 2 * kGates; ++i) {

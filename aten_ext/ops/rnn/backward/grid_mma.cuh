@@ -3,8 +3,8 @@
 //
 // A block has 16 units. Warp w has kSteps times 16 units of the layer, with the gates of each: A is W_hh
 // transposed, 16 of the block's columns by 16 rows of a gate, B the gradients of those gates of eight rows of
-// the batch. They come from global memory in words of two units and the number of the step, as the states of
-// the forward do (ops/rnn/grid_mma.cuh), a tile of 16 units for each gate.
+// the batch. They come from global memory in words with the number of the step, as the states of the forward
+// do (ops/rnn/grid_mma.cuh), a tile of 16 units with all gates from each block: grid_words.cuh.
 //
 // Registers: 128 of weights at most, so that there is room for the words of the next portion. The gates
 // beyond are read from shared memory in each step. Timings: docs/kernels/rnn.md.
@@ -17,6 +17,7 @@
 #include "device/shared.cuh"
 #include "ops/rnn/backward/arguments.cuh"
 #include "ops/rnn/backward/grid_fma.cuh"
+#include "ops/rnn/backward/grid_words.cuh"
 #include "ops/rnn/backward/items.cuh"
 #include "ops/rnn/backward/shapes.h"
 #include "ops/rnn/grid_mma.cuh"
@@ -51,18 +52,19 @@ __global__ __launch_bounds__(kGridThreads,
   constexpr int kSteps = Shape::kSteps;
   constexpr int kRegisters = Mma::kRegisters;
   constexpr int kKept = Shape::kKeptGates;
-  constexpr int kOfGate = kGridMmaWords;        // words of 16 units of eight rows
-  constexpr int kOfSixteen = kGates * kOfGate;  // of all their gates
-  constexpr int kOfEight = kGridWarps * kSteps * kOfSixteen;
   constexpr int kChains = 2;
-  // Words are polled, and then multiplied, in portions: of a gate of 64 units. As many loads are under way at
-  // once as registers allow. A portion has the place of the same portion of the next eight rows.
-  constexpr int kPoll = 4;
-  constexpr int kOfGatePortions = kSteps / kPoll;
-  constexpr int kPortions = kGates * kOfGatePortions;
-  constexpr bool kFewRegisters = kKept * kSteps * kRegisters <= 96;
-  constexpr int kUnderWay = kFewRegisters && kPortions % 3 == 0 ? 3 : kPortions % 2 == 0 ? 2 : 1;
-  using Poll = GridPoll<Mma::kTagBits, kPoll, kPoll, 0, kOfSixteen>;
+  using Words = GradientWords<Mma, Shape>;
+  constexpr int kOfTile = Shape::kVectors * kGridMmaWords;  // words of 16 units of eight rows
+  constexpr int kOfEight = kGridWarps * kSteps * kOfTile;
+  // A portion has the registers of the same portion of the next eight rows.
+  constexpr int kTiles = Words::kTiles;
+  constexpr int kVectors = Words::kVectors;
+  constexpr int kProducts = kTiles * Words::kGates;  // of a portion
+  constexpr int kPortions = Words::kPortions;
+  constexpr int kOfGates = kSteps / kTiles;  // portions of the same gates
+  constexpr int kUnderWay = Words::kUnderWay;
+  static_assert(kPortions * kProducts == kSteps * kGates && kPortions % kUnderWay == 0);
+  using Poll = GridPoll<typename Words::Loads, kTiles * kVectors, kVectors, kOfTile, kGridMmaWords>;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -110,60 +112,57 @@ __global__ __launch_bounds__(kGridThreads,
               item_row, Shape::kRowsOfTurn);
   const int finishing = min(kGridWarps, (rows + 1) / 2);  // warps
   const bool finishes = warp < finishing;
-  const bool has_columns = warp * kSteps * 16 < hidden;
+  const int tiles = (hidden + 15) / 16 - warp * kSteps;  // of this warp on that exist; may be negative
+  const bool has_columns = tiles > 0;
   const BackwardWords words(a, Shape::words(a.rows));
 
   for (int step = 0; step <= a.steps; ++step) {
     float* const parts = products + step % 2 * kGridWarps * part;
     if (step > 0) {
       before_products(step, finishes);
-      const uint64_t* const from = words.of(step) + warp * kSteps * kOfSixteen + 2 * lane;
       // The words of portions of eight rows, kUnderWay at a time. Those that follow are loaded while these
       // are multiplied.
-      WordPair pairs[kUnderWay][kPoll];
-      Poll polls[kUnderWay];
-      const auto poll_portion = [&](int i, int row0, int portion) {
-        const int first = portion % kOfGatePortions * kPoll;
+      typename Poll::Vector vectors[kUnderWay][kTiles * kVectors];
+      const uint64_t* from = words.of(step) + warp * kSteps * kOfTile + 2 * lane;
+      const auto poll_of = [&](int row0, const uint64_t* eight, int portion) {
+        const int first = portion % kOfGates * kTiles;
+        const bool row_exists = row0 + group_of_four < rows;
         uint32_t missing = 0;
 #pragma unroll
-        for (int s = 0; s < kPoll; ++s) {
-          pairs[i][s] = {};  // of rows and columns that do not exist
-          const bool exists = row0 + group_of_four < rows && (warp * kSteps + first + s) * 16 < hidden;
-          missing |= exists ? 1u << s : 0u;
+        for (int v = 0; v < kTiles * kVectors; ++v) {
+          missing |= row_exists && first + v / kVectors < tiles ? 1u << v : 0u;
         }
-        polls[i] = Poll{from + static_cast<int64_t>(row0 / 8) * kOfEight + first * kOfSixteen +
-                            portion / kOfGatePortions * kOfGate,
-                        missing, Mma::tag(step)};
-        polls[i].issue(pairs[i]);
+        return Poll{eight + first * kOfTile + portion / kOfGates * kVectors * kGridMmaWords, missing,
+                    Mma::tag(step)};
+      };
+      const auto issue = [&](int row0, const uint64_t* eight, int portion) {
+        typename Poll::Vector(&to)[kTiles * kVectors] = vectors[portion % kUnderWay];
+#pragma unroll
+        for (int v = 0; v < kTiles * kVectors; ++v) {
+          to[v] = {};  // of rows and columns that do not exist
+        }
+        poll_of(row0, eight, portion).issue(to);
       };
 #pragma unroll
       for (int i = 0; i < kUnderWay; ++i) {
-        poll_portion(i, 0, i);
+        issue(0, from, i);
       }
 #pragma unroll 1
-      for (int row0 = 0; row0 < rows; row0 += 8) {
+      for (int row0 = 0; row0 < rows; row0 += 8, from += kOfEight) {
         float sums[kChains][4] = {};
 #pragma unroll
         for (int portion = 0; portion < kPortions; ++portion) {
-          const int gate = portion / kOfGatePortions;
           const int slot = portion % kUnderWay;
-          polls[slot].complete(pairs[slot]);
-          typename Mma::Operand b[kPoll];
+          poll_of(row0, from, portion).complete(vectors[slot]);
 #pragma unroll
-          for (int s = 0; s < kPoll; ++s) {
-            b[s] = Mma::operand(pairs[slot][s]);
-          }
-          constexpr int kLater = kUnderWay;
-          if (portion + kLater < kPortions) {
-            poll_portion(slot, row0, portion + kLater);
-          } else if (row0 + 8 < rows) {
-            poll_portion(slot, row0 + 8, portion + kLater - kPortions);
-          }
-#pragma unroll
-          for (int i = 0; i < kPoll; ++i) {
-            const int s = portion % kOfGatePortions * kPoll + i;
+          for (int i = 0; i < kProducts; ++i) {
+            const int s = portion % kOfGates * kTiles + i / Words::kGates;
+            const int gate = portion / kOfGates * Words::kGates + i % Words::kGates;
+            float (&sum)[4] = sums[(portion * kProducts + i) % kChains];
+            const typename Mma::Operand b =
+                Words::operand(vectors[slot] + i / Words::kGates * kVectors, gate);
             if (gate < kKept) {
-              Mma::multiply_add(sums[i % kChains], weights[gate % kKept][s], b[i]);
+              Mma::multiply_add(sum, weights[gate % kKept][s], b);
             } else {
               uint32_t tile[kRegisters];
 #pragma unroll
@@ -172,8 +171,14 @@ __global__ __launch_bounds__(kGridThreads,
                        shared_weights + (((gate - kKept) * kSteps + s) * (kRegisters / 4) + k) * kGridThreads,
                        sizeof(uint4));
               }
-              Mma::multiply_add(sums[i % kChains], tile, b[i]);
+              Mma::multiply_add(sum, tile, b);
             }
+          }
+          // Behind the products, so that the words that come need no registers beside those that go.
+          if (portion + kUnderWay < kPortions) {
+            issue(row0, from, portion + kUnderWay);
+          } else if (row0 + 8 < rows) {
+            issue(row0 + 8, from + kOfEight, portion + kUnderWay - kPortions);
           }
         }
         float* const to = parts + warp * part + (row0 + 2 * in_four) * Shape::kStride + group_of_four;
@@ -198,21 +203,9 @@ __global__ __launch_bounds__(kGridThreads,
           return sum;
         },
         [&](int row, const typename Items::Gradients& gradients) {
-          uint64_t* const to = words.of(step + 1) + static_cast<int64_t>(row / 8) * kOfEight +
-                               place.rank * kOfSixteen + row % 8 * 8 + item_unit / 2;
-          // All shuffles before the branch: behind it, each would wait for the lanes to meet again.
-          uint64_t word[kGates];
-#pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            const float neighbour = __shfl_down_sync(0xffffffff, gradients.hidden[gate], 1);
-            word[gate] = Mma::word(gradients.hidden[gate], neighbour, Mma::tag(step + 1));
-          }
-          if (lane % 2 == 0 && row < rows) {
-#pragma unroll
-            for (int gate = 0; gate < kGates; ++gate) {
-              store_word(to + gate * kOfGate, word[gate]);
-            }
-          }
+          uint64_t* const tile =
+              words.of(step + 1) + static_cast<int64_t>(row / 8) * kOfEight + place.rank * kOfTile;
+          Words::send(tile, gradients.hidden, item_unit, row % 8, row < rows, Mma::tag(step + 1));
         });
     if (step < a.steps) {
       products_read(step, a.steps + 1, finishing);

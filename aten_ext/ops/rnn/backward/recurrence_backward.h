@@ -43,7 +43,7 @@ struct RecurrenceBackwardParams {
   int hidden;               // > 0
   int64_t dy_step, dy_row;  // strides in elements; the last dimension is contiguous
   RecurrenceBackward plan;
-  uint64_t* words;  // plan.words of them, zero
+  uint64_t* words;  // plan.words of them, zero; aligned to 16 bytes
 };
 
 // All steps of one layer, or a chunk of them, both directions, in one launch.

@@ -128,6 +128,10 @@ struct BackwardGridMmaShape {
   static constexpr int kMaxHidden = 16 * kGridWarps * steps;
   static constexpr int kRowsOfTurn = kGridThreads / kGridMmaUnits;
   static constexpr int kStride = kGridMmaUnits + 4;  // of a row's products, as in the forward
+  // Vectors of words, of 16 bytes, that a lane reads of 16 units and eight rows: two pairs of units a gate.
+  // In 16 bits a vector has three pairs, else a gate.
+  static constexpr bool kThreePairs = operand_bytes == 2 && kGates > 1;
+  static constexpr int kVectors = kThreePairs ? ceil_div(2 * kGates, 3) : kGates;
 
   ATEN_EXT_HOST_DEVICE static constexpr int weights() {
     return kSharedGates * steps * kRegisters * kGridThreads;
@@ -139,9 +143,9 @@ struct BackwardGridMmaShape {
   static constexpr size_t shared_bytes(int rows) {
     return sizeof(float) * floats(rows) + backward_items_bytes<Sizes>(rows, kRowsOfTurn, kGridThreads);
   }
-  // Of a group in one of the two buffers: [rows / 8, kGridWarps * steps, gates, 8, 8].
+  // 64-bit words of a group in one of the two buffers: [rows / 8, kGridWarps * steps, kVectors, lanes, 2].
   ATEN_EXT_HOST_DEVICE static constexpr int64_t words(int rows) {
-    return grid_mma_words(rows, steps) * kGates;
+    return grid_mma_words(rows, steps) * kVectors;
   }
 };
 

@@ -221,3 +221,10 @@ def test_large_layers(ops: Any) -> None:
     check(ops, new_case(TANH, torch.float16, hidden=1030, batch=1, steps=2), [MMA, GRID, 65, 1])
     check(ops, new_case(LSTM, torch.float32, hidden=1001, batch=2, steps=2), [TF32, GRID, 63, 2])
     check(ops, new_case(LSTM, torch.float32, hidden=1001, batch=2, steps=2), [FMA, GRID, 126, 2])
+
+
+@pytest.mark.parametrize(("cell", "dtype"), [(GRU, torch.bfloat16), (LSTM, torch.float16)])
+def test_rows_and_columns_of_large_layers(ops: Any, cell: int, dtype: torch.dtype) -> None:
+    """Words of several times eight rows, and warps with some or none of their columns."""
+    check(ops, new_case(cell, dtype, hidden=1043, batch=18, steps=2), [MMA, GRID, 66, 18])
+    check(ops, new_case(cell, dtype, hidden=523, batch=11, steps=3, directions=2), [MMA, GRID, 33, 9])

@@ -32,4 +32,28 @@ inline WordPair load_word_pair(const uint64_t* from) {
   return {__atomic_load_n(from, __ATOMIC_RELAXED), __atomic_load_n(from + 1, __ATOMIC_RELAXED)};
 }
 
+struct TaggedTriple {
+  uint32_t value[3];
+  uint32_t tag;
+};
+
+// The half with the tag is written last and read first: who sees a tag sees its values, as if both were one.
+inline void store_triple(uint64_t* to, const TaggedTriple& word) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) {
+    device_on_host::fail("a store of 128 bits to an address that is no multiple of 16");
+  }
+  __atomic_store_n(to, static_cast<uint64_t>(word.value[1]) << 32 | word.value[0], __ATOMIC_RELAXED);
+  __atomic_store_n(to + 1, static_cast<uint64_t>(word.tag) << 32 | word.value[2], __ATOMIC_RELEASE);
+}
+inline TaggedTriple load_triple(const uint64_t* from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    device_on_host::fail("a load of 128 bits from an address that is no multiple of 16");
+  }
+  device_on_host::yield();
+  const uint64_t high = __atomic_load_n(from + 1, __ATOMIC_ACQUIRE);
+  const uint64_t low = __atomic_load_n(from, __ATOMIC_RELAXED);
+  return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high)},
+          static_cast<uint32_t>(high >> 32)};
+}
+
 }  // namespace aten_ext::cuda
