@@ -18,7 +18,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers train that cuDNN keeps on the chip",
         "aten_ext/ops/rnn/training/plan.cpp",
-        "if (is_kept_in_training(problem) && !is_launch_bound(problem)) {",
+        "if (is_kept_in_training(problem) && !is_launch_bound(problem, gpu)) {",
         "if (false) {",
         ("tests/ops/rnn/training/test_training_rules.py",),
     ),

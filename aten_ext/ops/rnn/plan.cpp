@@ -252,7 +252,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   // hold a cell state.
   const bool packed = problem.sequence.is_packed();
   // What upstream was seen to run in less of the GPU's time is ours still where its launches take longer.
-  const bool by_gpu = !is_launch_bound(problem);
+  const bool by_gpu = !is_launch_bound(problem, gpu);
   const int kind = problem.dtype == Dtype::Float ? 0 : problem.dtype == Dtype::Half ? 1 : 2;
   const int64_t few = kFewPackedSteps[kind][problem.train];
   if (by_gpu && packed && sizes.steps <= few) {

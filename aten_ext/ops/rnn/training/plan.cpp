@@ -115,7 +115,7 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if (is_kept_in_training(problem) && !is_launch_bound(problem)) {
+  if (is_kept_in_training(problem) && !is_launch_bound(problem, gpu)) {
     return "layer that upstream trains in less time";
   }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
