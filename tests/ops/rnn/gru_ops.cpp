@@ -26,6 +26,7 @@ RnnProblem problem_of(int64_t cell, Dtype dtype, bool tf32_allowed, int64_t step
   problem.cell = static_cast<Cell>(cell);
   problem.dtype = dtype;
   problem.tf32_allowed = tf32_allowed;
+  problem.captured = true;  // so that the GPU's time alone decides
   problem.layers = 1;
   problem.directions = static_cast<int>(directions);
   problem.hidden = hidden;
