@@ -154,6 +154,19 @@ def test_dtype_bias_and_layout_have_cells_of_their_own(pretend: Any) -> None:
             assert route is (kind != slow), (slow, kind)
 
 
+def test_a_matrix_to_add_asks_the_cells_without_a_bias(pretend: Any) -> None:
+    """Upstream copies it and multiplies as if there were none."""
+    pretend(of_100(), MADE_UP.name)
+    layer = meta(4, 1024, dtype=torch.float32), meta(1024, 1024, dtype=torch.float32).t()
+    for slow, expected in (((1, 0, 0), False), ((1, 1, 0), True)):
+        percent = all_of(200)
+        percent[slow] = 50
+        register(MADE_UP, percent)
+        matrix = meta(4, 1024, dtype=torch.float32)
+        plan = aten_ext.explain("addmm", matrix, *layer, key="CUDA").plan or ""
+        assert plan.startswith("few rows") is expected
+
+
 def test_sizes_beyond_the_ends(pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
     percent = all_of(50)

@@ -177,8 +177,9 @@ const char* decline_by_table(const Evidence& table, const LinearCall& call, cons
   const auto layout = !plan.mat2_is_transposed ? crossover::Layout::RowMajor
                       : odd                    ? crossover::Layout::TransposedOdd
                                                : crossover::Layout::Transposed;
-  const crossover::Layer layer{call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, call.bias != nullptr,
-                               layout};
+  // Where a whole matrix is added, upstream's product is that of a layer without a bias: into a copy of it.
+  const bool bias = call.bias != nullptr && !is_whole_matrix(call);
+  const crossover::Layer layer{call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, bias, layout};
   const int least = crossover::is_beyond(layer)          ? table.least_beyond
                     : crossover::is_between_tiles(layer) ? table.least_between
                                                          : table.least;
