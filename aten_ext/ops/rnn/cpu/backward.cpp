@@ -55,12 +55,22 @@ void run_products(const CpuRnnPlan& plan, std::vector<Direction>& layer, bool fi
   const RnnSteps& steps = layer[0].p.steps;
   const int64_t hidden = layer[0].p.hidden;
   const int64_t blocks = kernels.backward_blocks(hidden);
+  // Of the rows from `begin` on, what step `t` hands back.
+  const auto hand_back = [&](Direction& d, int64_t t, int64_t begin) {
+    if (begin < steps.rows[t]) {
+      d.product->make(d.hidden_gates.narrow(0, steps.offsets[t] + begin, steps.rows[t] - begin), begin);
+    }
+  };
   // Position `count` is the first state.
   for (int64_t position = 0; position < steps.count + (first_states ? 1 : 0); ++position) {
     for (Direction& d : layer) {
-      if (position > 0) {
-        const int64_t from = steps.offsets[time_of(d.p, position - 1)];
-        d.product->make(d.hidden_gates.narrow(0, from, steps.batch));
+      if (position == steps.count && d.p.reverse) {
+        // Rows began at their own last elements.
+        for (int64_t t = steps.count - 1, begin = 0; t >= 0; begin = steps.rows[t--]) {
+          hand_back(d, t, begin);
+        }
+      } else if (position > 0) {
+        hand_back(d, time_of(d.p, position - 1), 0);
       }
     }
     for_rows(plan.directions, steps.batch, gates_of(plan.cell) * hidden, [&](int64_t d, RnnRange rows) {

@@ -141,33 +141,35 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
       (is_differentiable(a.data) || std::any_of(a.states.begin(), a.states.end(), is_differentiable) ||
        std::any_of(a.params.begin(), a.params.end(), is_differentiable));
   plan.bfloat16 = a.data.scalar_type() == at::kBFloat16;
-  if (a.cell == RnnCell::Lstm && !plan.packed && plan.bfloat16) {
+  const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
+  const bool even = !plan.packed || a.data.size(0) == steps * a.states[0].size(1);  // of equal lengths
+  const bool of_onednn = a.cell == RnnCell::Lstm && even;
+  if (of_onednn && plan.bfloat16) {
     return "LSTM of bfloat16, which oneDNN runs";
   }
-  if (a.cell == RnnCell::Lstm && !plan.packed && !plan.differentiated) {
+  if (of_onednn && !plan.differentiated) {
     return "LSTM in inference, which oneDNN runs";
   }
-  const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
   const RnnWork work{a.cell,        plan.directions, steps, a.states[0].size(1), a.states[0].size(2),
                      plan.bfloat16, a.data.size(-1)};
   plan.threads = share_work(work);
-  if (a.cell == RnnCell::Lstm && !plan.packed && is_large_step(work)) {
+  if (of_onednn && is_large_step(work)) {
     return "LSTM of large steps, which oneDNN runs as fast";
   }
-  if (a.cell == RnnCell::Lstm && !plan.packed && !beats_onednn(work, plan.threads)) {
+  if (of_onednn && !beats_onednn(work, plan.threads)) {
     return "LSTM on one thread, which oneDNN runs as fast";
   }
-  // The GEMM before a step takes rows that lie one behind another: those of all steps, or none.
-  const bool uneven = plan.packed && a.data.size(0) != steps * work.batch;
-  if (is_all_product(work, plan.differentiated)) {
+  if (even && is_all_product(work)) {
     return "few steps of large products";
   }
-  if (!is_worth_widening(work, plan.layers) || !beats_narrow_products(work, plan.threads, /*gemm=*/!uneven)) {
+  if (!is_worth_widening(work, plan.layers) || !beats_narrow_products(work, plan.threads)) {
     return "steps of bfloat16, whose products are faster in 16 bits";
   }
   plan.projects_as_given = a.batch_first && !plan.packed && !plan.differentiated &&
                            plan.directions * gates_of(a.cell) * work.hidden < work.inputs;
-  plan.panels = uneven || is_worth_packing(work, plan.threads);
+  RnnWork typical = work;  // a packed sequence's steps have fewer rows than the first
+  typical.batch = plan.packed ? std::clamp<int64_t>(a.data.size(0) / steps, 1, work.batch) : work.batch;
+  plan.panels = is_worth_packing(typical, plan.threads);
   return plan;
 }
 

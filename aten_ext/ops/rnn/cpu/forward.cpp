@@ -46,10 +46,14 @@ void run_products(const CpuRnnPlan& plan, Layer& layer, const at::Tensor& states
   for (int64_t position = 0; position < steps.count; ++position) {
     for (int d = 0; d < plan.directions; ++d) {
       const RnnForward& p = layer.directions[d];
-      layer.products[d].make(position == 0
-                                 ? first_states[d]
-                                 : states.narrow(0, steps.offsets[time_of(p, position - 1)], steps.batch)
-                                       .narrow(1, d * hidden, hidden));
+      const int64_t rows = steps.rows[time_of(p, position)];
+      int64_t known = 0;  // those that had a step before this one
+      if (position > 0) {
+        const int64_t before = time_of(p, position - 1);
+        known = std::min(rows, steps.rows[before]);
+        layer.products[d].make(states.narrow(0, steps.offsets[before], known).narrow(1, d * hidden, hidden));
+      }
+      layer.products[d].make(first_states[d].narrow(0, known, rows - known), known);
     }
     for_rows(plan.directions, steps.batch, gates_of(plan.cell) * hidden, [&](int64_t d, RnnRange rows) {
       const RnnForward& p = layer.directions[d];

@@ -15,14 +15,19 @@ StepProduct::StepProduct(const at::Tensor& w, int64_t rows)
   }
 }
 
-void StepProduct::make(const at::Tensor& from) {
-  if (!narrow_from_.defined()) {
-    at::mm_out(product_, from, w_);
+void StepProduct::make(const at::Tensor& from, int64_t row) {
+  const int64_t count = from.size(0);
+  if (count == 0) {
     return;
   }
-  narrow_from_.copy_(from);
-  at::mm_out(narrow_product_, narrow_from_, w_);
-  product_.copy_(narrow_product_);
+  at::Tensor product = product_.narrow(0, row, count);
+  if (!narrow_from_.defined()) {
+    at::mm_out(product, from, w_);
+    return;
+  }
+  at::Tensor narrow_product = narrow_product_.narrow(0, 0, count);
+  at::mm_out(narrow_product, narrow_from_.narrow(0, 0, count).copy_(from), w_);
+  product.copy_(narrow_product);
 }
 
 }  // namespace aten_ext::cpu

@@ -32,10 +32,10 @@ at::Tensor pack_panels(const RnnThreads& threads, const at::Tensor& w_hh, int64_
 // The product of a step with W_hh, by a GEMM. Operands of 16 bits are rounded to that, as upstream's are.
 class StepProduct {
  public:
-  // `w`: [k, n], any strides; `rows`: of every step.
+  // `w`: [k, n], any strides; `rows`: of a step, at most.
   StepProduct(const at::Tensor& w, int64_t rows);
-  // From float32 [rows, k].
-  void make(const at::Tensor& from);
+  // Of the rows from `row` on, from their float32 [count, k]. None: nothing.
+  void make(const at::Tensor& from, int64_t row = 0);
   const float* data() const {
     return product_.const_data_ptr<float>();
   }

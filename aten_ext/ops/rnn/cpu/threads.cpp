@@ -7,19 +7,19 @@
 namespace aten_ext::cpu {
 namespace {
 
-// What a thread can do, in nanoseconds: rough, and only compared with each other. From a Zen 5 at about 4
-// GHz.
+// What a thread can do, in nanoseconds: rough, and only compared with each other. From a Zen 4 at about 3.7
+// GHz, those of 16 bits from a Zen 5 at about 4.
 struct Rates {
-  double products = 1.0 / 30;         // a multiply-add of a tile
-  double blas_products = 1.0 / 16;    // the same in a small GEMM
-  double weight_bytes = 1.0 / 80;     // W_hh beyond the L2, read once a step
-  double packed_bytes = 1.0 / 10;     // W_hh read and written in panels
-  double gate = 1.0;                  // an element of a gate
-  double blas_bytes = 1.0 / 50;       // the same in a GEMM
+  double products = 1.0 / 48;         // a multiply-add of a tile
+  double blas_products = 1.0 / 38;    // the same in a small GEMM
+  double blas_bytes = 1.0 / 50;       // beside them W_hh, which the GEMM copies on one thread
+  double weight_bytes = 1.0 / 150;    // W_hh beyond the L2, read once a step
+  double packed_bytes = 1.0 / 12;     // W_hh read and written in panels
+  double far_bytes = 1.0 / 8;         // and beside that, beyond the L2
+  double gate = 0.7;                  // an element of a gate
   double narrow_products = 1.0 / 60;  // a multiply-add of a small GEMM of bfloat16
   double narrow_bytes = 1.0 / 110;    // W_hh of bfloat16 in that GEMM
   double narrow_call = 6000;          // beside its work, with rounding to 16 bits and back
-  double composed_call = 40000;       // a step of upstream's composition beside its product
   // Where upstream multiplies bfloat16 without instructions for it: from a Zen 3.
   int64_t widened_rows = 6;        // of all steps: with fewer, widening the weights costs as much as it saves
   double widened_weight = 0.12;    // an element
@@ -28,14 +28,14 @@ struct Rates {
   int64_t widened_columns = 4;     // of W_ih: with fewer, upstream's product costs what widening x does
   int64_t narrow_rnn_steps = 4;    // of a plain RNN of bfloat16, which save what rounding to it costs
   double barrier = 2500;           // all threads meet
-  double blas_call = 4000;         // a GEMM of ATen's beside its work
+  double blas_call = 2000;         // a GEMM of ATen's beside its work
   double worth_thread = 8000;      // less is not worth waking a thread for
   double short_lstm_step = 60e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
   double short_lstm_input = 12e6;  // and of the projection of its input
   double large_step = 30e6;  // multiply-adds from which oneDNN's GEMM of bfloat16, and its LSTM, gain on ours
-  int64_t large_hidden = 192;     // of a few steps in fp32: MKL's GEMM gains on panels that a few steps read
-  int64_t few_steps[2] = {8, 2};  // in inference, in training
   double l2_bytes = 768 * 1024;
+  int64_t few_steps = 2;     // of a large product: little but the product, which is upstream's, too
+  double surely = 0.9;       // of a GEMM's time: packing has to promise as much, for both are estimates
   int64_t rows_of_part = 4;  // fewer rows share a row of a panel badly
 };
 constexpr Rates kRates;
@@ -60,11 +60,13 @@ double step_time(const RnnWork& work, int64_t rows, double share) {
 
 // A GEMM before a step, of one direction.
 double product_time(const RnnWork& work, double team) {
-  const bool narrow = work.bfloat16 && multiplies_bfloat16();
-  const double products =
-      products_of(work, work.batch) * (narrow ? kRates.narrow_products : kRates.blas_products);
-  const double bytes = weight_bytes_of(work) * (narrow ? kRates.narrow_bytes / 2 : kRates.blas_bytes);
-  return std::max(products, bytes) / team + (narrow ? kRates.narrow_call : kRates.blas_call);
+  const double products = products_of(work, work.batch);
+  const double bytes = weight_bytes_of(work);
+  if (work.bfloat16 && multiplies_bfloat16()) {
+    return std::max(products * kRates.narrow_products, bytes * kRates.narrow_bytes / 2) / team +
+           kRates.narrow_call;
+  }
+  return products * kRates.blas_products / team + bytes * kRates.blas_bytes + kRates.blas_call;
 }
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -95,10 +97,14 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
   const double team = at::in_parallel_region() ? 1 : at::get_num_threads();
   const double used =
       threads.by_units ? team : std::min(team, double(std::max(threads.parts, 1) * work.directions));
-  const double packing = weight_bytes_of(work) * work.directions * kRates.packed_bytes / team;
-  const double step = step_time(work, work.batch, work.directions / used);
-  const double blas = work.directions * product_time(work, team);
-  return packing + static_cast<double>(work.steps) * step <= static_cast<double>(work.steps) * blas;
+  const double bytes = weight_bytes_of(work);
+  const double each = kRates.packed_bytes + (bytes > kRates.l2_bytes ? kRates.far_bytes : 0);
+  const double packing = bytes * work.directions * each / (threads.parts == 0 ? 1 : team);
+  const double step =
+      step_time(work, work.batch, work.directions / used) + (threads.by_units ? kRates.barrier : 0);
+  const double blas = work.directions * (product_time(work, team) + gates_time(work, work.batch) / used);
+  const double steps = static_cast<double>(work.steps);
+  return packing + steps * step <= kRates.surely * steps * blas;
 }
 
 bool is_large_step(const RnnWork& work) {
@@ -124,7 +130,7 @@ bool is_worth_widening(const RnnWork& work, int64_t layers) {
   return weights * kRates.widened_weight <= composed;
 }
 
-bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm) {
+bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads) {
   if (!work.bfloat16 || !multiplies_bfloat16()) {
     return true;
   }
@@ -136,19 +142,11 @@ bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool 
       (work.steps < kRates.narrow_rnn_steps || !is_worth_packing(work, threads))) {
     return false;
   }
-  if (gemm) {
-    return true;
-  }
-  const double team = at::in_parallel_region() ? 1 : at::get_num_threads();
-  const double used =
-      threads.by_units ? team : std::min(team, double(std::max(threads.parts, 1) * work.directions));
-  const double ours = step_time(work, work.batch, work.directions / used);
-  return ours <= work.directions * (product_time(work, team) + kRates.composed_call);
+  return true;
 }
 
-bool is_all_product(const RnnWork& work, bool differentiated) {
-  return !work.bfloat16 && work.cell != RnnCell::Lstm && work.steps <= kRates.few_steps[differentiated] &&
-         work.hidden >= kRates.large_hidden;
+bool is_all_product(const RnnWork& work) {
+  return !work.bfloat16 && work.steps <= kRates.few_steps && is_large_step(work);
 }
 
 bool beats_onednn(const RnnWork& work, const RnnThreads& threads) {

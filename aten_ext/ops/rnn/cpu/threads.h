@@ -26,8 +26,7 @@ RnnThreads share_work(const RnnWork& work);
 bool is_worth_packing(const RnnWork& work, const RnnThreads& threads);
 
 // Whether steps of bfloat16 are faster than those of upstream's composition, which multiplies 16 bits.
-// `gemm`: the same GEMM can make a step's product here.
-bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads, bool gemm);
+bool beats_narrow_products(const RnnWork& work, const RnnThreads& threads);
 
 // Whether bfloat16 is worth widening once a call, where the processor has no products of 16 bits.
 bool is_worth_widening(const RnnWork& work, int64_t layers);
@@ -35,10 +34,10 @@ bool is_worth_widening(const RnnWork& work, int64_t layers);
 // Whether a step's product is so large that the libraries' kernels for it gain on ours.
 bool is_large_step(const RnnWork& work);
 
-// Whether a few steps are little but the products, which upstream's composition has too.
-bool is_all_product(const RnnWork& work, bool differentiated);
+// Whether a few steps of equal lengths are little but the products, which upstream's composition has too.
+bool is_all_product(const RnnWork& work);
 
-// Whether the backward of an LSTM that is not packed, with its forward, is faster than oneDNN's: where
+// Whether the backward of an LSTM of equal lengths, with its forward, is faster than oneDNN's: where
 // threads go through all steps on their own, or a step is so short that what oneDNN does around it counts.
 bool beats_onednn(const RnnWork& work, const RnnThreads& threads);
 

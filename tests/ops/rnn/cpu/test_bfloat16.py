@@ -50,7 +50,7 @@ def test_training(case: Case) -> None:
     aten_ext.reset_counts()
     ours = with_gradients(case, BF16)
     counts = aten_ext.counts("CPU")[case.name]
-    if case.name == "lstm.input":
+    if case.of_onednn:
         assert dict(counts.declined) == {documented(LSTM_REASON): 1}
         return
     if NARROW_REASON in counts.declined:

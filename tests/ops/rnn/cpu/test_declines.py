@@ -11,7 +11,7 @@ import torch
 
 import aten_ext
 
-from .cases import Case, documented
+from .cases import Case, call, documented
 
 Arguments = dict[str, Any]
 
@@ -83,21 +83,34 @@ def test_list_of_lstm() -> None:
 
 
 @pytest.mark.parametrize("cell", ["gru", "rnn_tanh", "rnn_relu"])
-def test_few_steps_of_a_large_layer(cell: str) -> None:
-    """They are little but the products."""
-    for steps, hidden, training, large in (
-        (8, 191, False, False),
-        (8, 192, False, True),
-        (9, 192, False, False),
-        (2, 192, True, True),
-        (3, 192, True, False),
+@pytest.mark.parametrize("training", [False, True])
+def test_few_steps_of_a_large_layer(cell: str, training: bool) -> None:
+    """They are little but the products, where those of a step are more than 30 million multiply-adds."""
+    rows = 30_000_000 // ((3 if cell == "gru" else 1) * 400 * 400)
+    for steps, batch, large in (
+        (1, rows, False),
+        (1, rows + 1, True),
+        (2, rows + 1, True),
+        (3, rows + 1, False),
     ):
-        case = Case(cell, steps, 4, 5, hidden)
+        case = Case(cell, steps, batch, 5, 400)
         x, *states = case.tensors()
         params = [p.requires_grad_(training) for p in case.module().parameters()]
         of = arguments(input=x, hx=states[0], params=params)
         reason = aten_ext.explain(f"{cell}.input", key="CPU", **of).reason
-        assert reason == (documented("few steps of large products") if large else ""), (steps, hidden)
+        assert reason == (documented("few steps of large products") if large else ""), (steps, batch)
+
+
+def test_a_packed_lstm_of_equal_lengths() -> None:
+    """Upstream runs it by oneDNN, as one that is not packed."""
+    for lengths, reason in (((3, 3, 3), "LSTM in inference, which oneDNN runs"), ((3, 3, 2), "")):
+        case = Case("lstm", 3, 3, 5, 6, lengths=lengths)
+        aten_ext.reset_counts()
+        with torch.no_grad():
+            call(case, case.module(), case.tensors())
+        assert dict(aten_ext.counts("CPU")["lstm.data"].declined) == (
+            {documented(reason): 1} if reason else {}
+        )
 
 
 def test_an_lstm_of_large_steps() -> None:

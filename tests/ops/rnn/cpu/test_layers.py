@@ -70,7 +70,7 @@ def test_inference(case: Case) -> None:
     aten_ext.reset_counts()
     with torch.no_grad():
         ours = call(case, module, tensors)
-        if case.name == "lstm.input":
+        if case.of_onednn:
             assert dict(aten_ext.counts("CPU")[case.name].declined) == {
                 "LSTM in inference, which oneDNN runs": 1
             }
@@ -133,6 +133,32 @@ def test_plans(case: Case, threads: int, plan: str) -> None:
     finally:
         torch.set_num_threads(before)
     assert with_node == f"with a node for the backward, {plan}"
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_gemm_for_each_step_of_several_lengths(cell: str, bidirectional: bool) -> None:
+    """Rows that end, or in the reverse direction begin, at other steps than others."""
+    plain = cell.startswith("rnn")  # less of a product: packing pays sooner
+    lengths = (2,) * 8 + (1,) * 13 if plain else (3,) * 5 + (2,) * 9 + (1,) * 7
+    hidden = 500 if plain else 300
+    case = Case(cell, lengths[0], 21, 30, hidden, layers=2, bidirectional=bidirectional, lengths=lengths)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        x, *states = case.tensors()
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, list(lengths))
+        plan = aten_ext.explain(
+            case.name, packed.data, packed.batch_sizes, states if cell == "lstm" else states[0],
+            list(case.module().parameters()), True, 2, 0.0, True, bidirectional, key="CPU",
+        ).plan  # fmt: skip
+        assert (
+            plan == "with a node for the backward, a GEMM and a pass over the gates for each step, one thread"
+        )
+        ours, theirs, exact = results(case)
+    finally:
+        torch.set_num_threads(before)
+    assert_close(ours, theirs, exact, of_few=1e-4 if cell == "rnn_relu" else FLOOR_OF_FEW)
 
 
 @pytest.mark.parametrize("cell", CELLS)
