@@ -153,7 +153,7 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
   const RnnWork work{a.cell,        plan.directions, steps, a.states[0].size(1), a.states[0].size(2),
                      plan.bfloat16, a.data.size(-1)};
   plan.threads = share_work(work);
-  if (of_onednn && is_large_step(work)) {
+  if (of_onednn && is_large_lstm_step(work)) {
     return "LSTM of large steps, which oneDNN runs as fast";
   }
   if (of_onednn && !beats_onednn(work, plan.threads)) {

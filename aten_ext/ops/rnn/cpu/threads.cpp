@@ -32,7 +32,8 @@ struct Rates {
   double worth_thread = 8000;      // less is not worth waking a thread for
   double short_lstm_step = 60e3;   // multiply-adds of a step, up to which ours beats oneDNN's on one thread
   double short_lstm_input = 12e6;  // and of the projection of its input
-  double large_step = 30e6;  // multiply-adds from which oneDNN's GEMM of bfloat16, and its LSTM, gain on ours
+  double large_step = 30e6;        // multiply-adds from which oneDNN's GEMM of bfloat16 gains on ours
+  double large_lstm_step = 6e6;    // and its LSTM
   double l2_bytes = 768 * 1024;
   int64_t few_steps = 2;     // of a large product: little but the product, which is upstream's, too
   double surely = 0.9;       // of a GEMM's time: packing has to promise as much, for both are estimates
@@ -109,6 +110,10 @@ bool is_worth_packing(const RnnWork& work, const RnnThreads& threads) {
 
 bool is_large_step(const RnnWork& work) {
   return products_of(work, work.batch) > kRates.large_step;
+}
+
+bool is_large_lstm_step(const RnnWork& work) {
+  return products_of(work, work.batch) > kRates.large_lstm_step;
 }
 
 bool is_worth_widening(const RnnWork& work, int64_t layers) {

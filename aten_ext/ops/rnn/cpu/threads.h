@@ -34,6 +34,9 @@ bool is_worth_widening(const RnnWork& work, int64_t layers);
 // Whether a step's product is so large that the libraries' kernels for it gain on ours.
 bool is_large_step(const RnnWork& work);
 
+// The same of an LSTM of equal lengths, all of which is oneDNN's.
+bool is_large_lstm_step(const RnnWork& work);
+
 // Whether a few steps of equal lengths are little but the products, which upstream's composition has too.
 bool is_all_product(const RnnWork& work);
 

@@ -90,7 +90,7 @@ LARGE = [
     Case("gru", 3, 3, 300, 700),
     Case("rnn_tanh", 10, 40, 300, 400, layers=2),
     Case("rnn_relu", 3, 1, 500, 600, bias=False),
-    Case("lstm", 8, 33, 100, 290, bidirectional=True),
+    Case("lstm", 8, 15, 100, 290, bidirectional=True),
     Case("lstm", 40, 64, 24, 48, lengths=tuple(range(40, 8, -1)) + (5,) * 32),
     Case("gru", 40, 64, 100, 128, lengths=tuple(range(40, 8, -1)) + (5,) * 32, bidirectional=True),
 ]
