@@ -22,8 +22,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "rnn on CPU: an LSTM of bfloat16 that is not packed is taken",
         _RULE,
-        "!plan.packed && plan.bfloat16) {",
-        "false) {",
+        "if (of_onednn && plan.bfloat16) {",
+        "if (false) {",
         (f"{_TESTS}/test_bfloat16.py::test_training",),
     ),
     (
