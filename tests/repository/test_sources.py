@@ -115,7 +115,7 @@ def test_every_decline_reason_is_documented() -> None:
     """What counts() may show is explained in docs/overrides.md, word for word."""
     text = (ROOT / "docs" / "overrides.md").read_text()
     for path in sorted(path for path in (SOURCES / "ops").rglob("*") if path.suffix in (".h", ".cpp")):
-        # What a plan says of itself is no reason, and neither is what an assembler statement says of its operands.
+        # What a plan says of itself is no reason, nor what an assembler statement says of its operands.
         describe = r"^( *)(?:inline )?(?:std::string|const char\*) [\w:]*describe\w*\(.*?^\1}\n"
         rules = re.sub(describe, "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         rules = re.sub(r"\basm volatile\([^;]*;", "", rules)
