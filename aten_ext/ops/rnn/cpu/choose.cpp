@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
+#include <torch/headeronly/version.h>
 
 #include "core/checks.h"
 #include "core/composite.h"
@@ -11,6 +12,10 @@
 
 namespace aten_ext::cpu {
 namespace {
+
+// Whether upstream runs a packed LSTM of equal lengths by oneDNN, as one that is not packed. Seen in 2.13,
+// and not in 2.11.
+constexpr bool kPackedIsOnednns = TORCH_VERSION_MAJOR * 1000 + TORCH_VERSION_MINOR >= 2012;
 
 // nullptr: the machine has none.
 const RnnKernels* kernels_of_machine() {
@@ -143,7 +148,7 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
   plan.bfloat16 = a.data.scalar_type() == at::kBFloat16;
   const int64_t steps = plan.packed ? a.batch_sizes->size(0) : a.data.size(a.batch_first ? 1 : 0);
   const bool even = !plan.packed || a.data.size(0) == steps * a.states[0].size(1);  // of equal lengths
-  const bool of_onednn = a.cell == RnnCell::Lstm && even;
+  const bool of_onednn = a.cell == RnnCell::Lstm && (!plan.packed || (kPackedIsOnednns && even));
   if (of_onednn && plan.bfloat16) {
     return "LSTM of bfloat16, which oneDNN runs";
   }

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import aten_ext
 from paths import DOCS
+from upstream_versions import PACKED_LSTM_IS_ONEDNNS
 
 DOCUMENTATION = (DOCS / "overrides.md").read_text()
 CELLS = ("gru", "rnn_tanh", "rnn_relu", "lstm")
@@ -49,8 +50,9 @@ class Case:
 
     @property
     def of_onednn(self) -> bool:
-        """Whether upstream runs it by oneDNN: an LSTM whose rows are of one length, packed or not."""
-        return self.cell == "lstm" and (self.lengths is None or self.lengths[-1] == self.steps)
+        """Whether upstream runs it by oneDNN: an LSTM whose rows are of one length."""
+        even = self.lengths is None or (PACKED_LSTM_IS_ONEDNNS and self.lengths[-1] == self.steps)
+        return self.cell == "lstm" and even
 
     def module(self, dtype: torch.dtype = torch.float32) -> torch.nn.RNNBase:
         """The layers, the same for each dtype up to rounding."""
