@@ -13,7 +13,6 @@ from device_on_host import library
 from paths import TESTS
 
 pytestmark = [
-    pytest.mark.kernels_alone,
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
 ]
 

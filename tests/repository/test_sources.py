@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paths import ROOT, TESTS
+from paths import ROOT
 
 SOURCES = ROOT / "aten_ext"
 
@@ -122,17 +122,3 @@ def test_every_decline_reason_is_documented() -> None:
         for reason in re.findall(r'return (?:upstream\()?"([^"]+)"|: "([^"]+)"|reason = "([^"]+)"', rules):
             literal = next(filter(None, reason))
             assert f"`{literal}`" in text, f"{path.name}: {literal}"
-
-
-def test_kernels_alone_are_alone() -> None:
-    """What CI leaves out under a second torch calls no override, and no rule that reads torch."""
-    marked = [path for path in TESTS.rglob("test_*.py") if "mark.kernels_alone" in path.read_text()]
-    assert len(marked) >= 5
-    for path in marked:
-        if path == Path(__file__):
-            continue
-        text = path.read_text()
-        shared = re.findall(r"^from ([\w.]+\.on_host_cases) import", text, re.MULTILINE)
-        texts = [text, *((TESTS / f"{name.replace('.', '/')}.py").read_text() for name in shared)]
-        assert not re.search(r"torch\.ops\.aten_ext_on_host\.|\baten_ext\.\w+\(", text), path
-        assert not any(re.search(r"^(import|from) aten_ext\b", t, re.MULTILINE) for t in texts), path

@@ -10,7 +10,6 @@ import torch
 from device_on_host import library
 
 pytestmark = [
-    pytest.mark.kernels_alone,
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
 ]
 

@@ -29,7 +29,6 @@ from ops.rnn.on_host_cases import (
 )
 
 pytestmark = [
-    pytest.mark.kernels_alone,
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
 ]
 

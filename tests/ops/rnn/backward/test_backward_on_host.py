@@ -32,7 +32,6 @@ from ops.rnn.backward.on_host_cases import (
 )
 
 pytestmark = [
-    pytest.mark.kernels_alone,
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
 ]
 

@@ -13,7 +13,6 @@ from ops.rnn.cases import flattened
 from ops.rnn.training.on_host_cases import DTYPES, MODES, Problem, Sizes, load
 
 pytestmark = [
-    pytest.mark.kernels_alone,
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
 ]
 

@@ -16,7 +16,6 @@ from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load, module
 from ops.rnn.training.test_gradients_on_host import TOLERANCE, flat
 
 pytestmark = [
-    pytest.mark.kernels_alone,
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
 ]
 
