@@ -44,6 +44,8 @@ struct RnnArguments {
   void* cy[2];
   const float* c0_fp32[2];
   float* cy_fp32[2];
+  // Of a cell that saves, for each direction: [steps, batch, coefficients, hidden] (backward/saved.cuh).
+  void* coefficients[2];
 };
 
 // Which part of the work is this block's. The blocks of a group are neighbours in the grid.

@@ -21,6 +21,7 @@
 //   State             the carried values beside h, kStates floats
 //   step()            h' from an Input and the kGates dot products with h, by the fast functions
 //   accurate_step()   h' from x itself, by the library's functions
+//   kSaves            whether its State remembers the step's gates too (saving.cuh)
 //   kSums             of a kernel that makes both products: W_ih x and W_hh h share a sum where they only add
 //   input_sum(gate), hidden_sum(gate), finish()
 // All arithmetic is in fp32.
@@ -46,6 +47,11 @@ struct CellState<0> {};
 
 struct GruCell : GruSizes {
   enum Gate { kReset, kUpdate, kNew };
+  static constexpr bool kSaves = false;
+  // Of one step; hn is W_hn h + b_hn.
+  struct Gates {
+    float r, z, n, hn;
+  };
 
   using State = CellState<kStates>;
   struct Bias {
@@ -96,9 +102,15 @@ struct GruCell : GruSizes {
     return {x[kReset] + bias.r, x[kUpdate] + bias.z, x[kNew] + bias.in};
   }
 
-  // Few and short instructions: a step of the recurrence waits for this chain.
   static __device__ __forceinline__ float step(const Input& x, const float (&sum)[kGates], const Bias& bias,
                                                float h, State& /*state*/) {
+    Gates unused;
+    return step_of(x, sum, bias, h, unused);
+  }
+
+  // Few and short instructions: a step of the recurrence waits for this chain. Nothing in it needs n itself.
+  static __device__ __forceinline__ float step_of(const Input& x, const float (&sum)[kGates],
+                                                  const Bias& bias, float h, Gates& gates) {
     const float r = fast_sigmoid(x.r + sum[kReset]);
     const float z = fast_sigmoid(x.z + sum[kUpdate]);
     const float a = fmaf(r, sum[kNew] + bias.hn, x.n);  // n = tanh(a); h' = (1 - z) n + z h
@@ -110,6 +122,7 @@ struct GruCell : GruSizes {
     const float near = fmaf(fmaf(a * s, tanh_polynomial(s), a), rest, kept);
     const float signed_rest = copysignf(rest, a);
     const float far = fmaf(tail, -2.0f * signed_rest, signed_rest + kept);
+    gates = {r, z, fast_tanh(a), sum[kNew] + bias.hn};
     return fabsf(a) < kTanhNearZero ? near : far;
   }
 
@@ -141,6 +154,8 @@ template <typename Sizes>
 struct AdditiveCell : Sizes {
   using Sizes::kGates;
   using Sizes::kStates;
+
+  static constexpr bool kSaves = false;
 
   using State = CellState<kStates>;
   struct Bias {
@@ -190,16 +205,30 @@ struct AdditiveCell : Sizes {
 
 struct LstmCell : AdditiveCell<LstmSizes> {
   enum Gate { kInput, kForget, kCell, kOutput };
+  // Of one step, with c before it and tanh(c) behind it.
+  struct Gates {
+    float i, f, g, o, before, squashed;
+  };
 
-  static __device__ __forceinline__ float step(const Input& x, const float (&sum)[kGates],
-                                               const Bias& /*bias*/, float /*h*/, State& state) {
+  static __device__ __forceinline__ float step(const Input& x, const float (&sum)[kGates], const Bias& bias,
+                                               float h, State& state) {
+    Gates unused;
+    return step_of(x, sum, bias, h, state, unused);
+  }
+
+  static __device__ __forceinline__ float step_of(const Input& x, const float (&sum)[kGates],
+                                                  const Bias& /*bias*/, float /*h*/, State& state,
+                                                  Gates& gates) {
     float& c = state.value[0];
     const float i = fast_sigmoid(x.of[kInput] + sum[kInput]);
     const float f = fast_sigmoid(x.of[kForget] + sum[kForget]);
     const float g = fast_tanh(x.of[kCell] + sum[kCell]);
     const float o = fast_sigmoid(x.of[kOutput] + sum[kOutput]);
+    const float before = c;
     c = fmaf(f, c, i * g);
-    return o * fast_tanh(c);
+    const float squashed = fast_tanh(c);
+    gates = {i, f, g, o, before, squashed};
+    return o * squashed;
   }
 
   static __device__ __forceinline__ float accurate_step(const float (&x)[kGates], const float (&sum)[kGates],

@@ -27,6 +27,7 @@
 #include "ops/rnn/first_state.cuh"
 #include "ops/rnn/projection_ring.cuh"
 #include "ops/rnn/reduce.cuh"
+#include "ops/rnn/saving.cuh"
 #include "ops/rnn/shapes.h"
 
 namespace aten_ext::cuda {
@@ -280,6 +281,7 @@ __global__ __launch_bounds__(Shape::kThreads,
       }
       if (finishes) {
         *y = from_op<T>(value);
+        save_step<Cell, T>(a, place, step, row, unit, state);
         if (last) {
           static_cast<T*>(d.hy)[static_cast<int64_t>(place.first_row + row) * hidden + unit] =
               from_op<T>(value);

@@ -29,6 +29,7 @@
 #include "ops/rnn/first_state.cuh"
 #include "ops/rnn/operands.cuh"
 #include "ops/rnn/projection_ring.cuh"
+#include "ops/rnn/saving.cuh"
 #include "ops/rnn/shapes.h"
 
 namespace aten_ext::cuda {
@@ -205,17 +206,18 @@ __device__ __forceinline__ void gather_own(float (&own)[Shape::kOwn][Shape::kGat
   }
 }
 
-// Where this lane's results go: y of each step, and hy.
+// Where this lane's results go: y of each step, and hy; and what a cell saves.
 template <typename Cell, typename Tensor, typename Shape>
 __device__ __forceinline__ void store_results(const RnnArguments& a, const RnnPlace& place, Tensor* y,
                                               const float (&values)[Shape::kOwn],
-                                              const typename Cell::State (&states)[Shape::kOwn], int row,
-                                              int unit, bool last) {
+                                              const typename Cell::State (&states)[Shape::kOwn], int step,
+                                              int row, int unit, bool last) {
   using Own = OwnResults<Shape>;
 #pragma unroll
   for (int j = 0; j < Shape::kOwn; ++j) {
     if (row + Own::row(j) < place.rows && unit + Own::unit(j) < place.end_unit) {
       y[Own::row(j) * a.y.row + Own::unit(j)] = from_op<Tensor>(values[j]);
+      save_step<Cell, Tensor>(a, place, step, row + Own::row(j), unit + Own::unit(j), states[j]);
       if (last) {
         const RnnDirectionArguments& d = a.direction[place.direction];
         const int64_t at =
@@ -391,7 +393,7 @@ __global__ __launch_bounds__(Shape::kThreads,
         }
       }
       if (has_own) {
-        store_results<Cell, Tensor, Shape>(a, place, y, values, states, row0 + own_row, own_unit, last);
+        store_results<Cell, Tensor, Shape>(a, place, y, values, states, step, row0 + own_row, own_unit, last);
       }
       projection.fetch(a, place);
       read_input();

@@ -24,13 +24,16 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
     return reason;
   }
   const Gpu& gpu = gpu_of(a.input.device());
-  const Choice<RnnPlan> choice = plan_rnn(problem, gpu);
-  if (choice.reason() == nullptr && problem.train) {
-    if (const char* of_training = decline_training(choice.plan(), gpu)) {
-      return of_training;
-    }
+  Choice<RnnPlan> choice = plan_rnn(problem, gpu);
+  if (choice.reason() != nullptr || !problem.train) {
+    return choice;
   }
-  return choice;
+  RnnPlan plan = choice.plan();
+  if (const char* of_training = decline_training(plan, gpu)) {
+    return of_training;
+  }
+  plan.saves = saves_coefficients(plan, gpu);
+  return plan;
 }
 
 }  // namespace aten_ext
@@ -57,6 +60,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
+#include "ops/rnn/training/packed.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -116,8 +120,9 @@ at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
 
 // Where a layer's output is, contiguous: the backward of those behind it needs that of all layers but the
 // last.
-at::Tensor new_output(const RnnProblem& problem, const at::Tensor& reserve, int64_t layer,
-                      at::IntArrayRef sizes, const at::TensorOptions& options) {
+at::Tensor new_output(const RnnPlan& plan, const at::Tensor& reserve, int64_t layer, at::IntArrayRef sizes,
+                      const at::TensorOptions& options) {
+  const RnnProblem& problem = plan.problem;
   if (!problem.train || layer == problem.layers - 1) {
     return at::empty(sizes, options);
   }
@@ -125,7 +130,8 @@ at::Tensor new_output(const RnnProblem& problem, const at::Tensor& reserve, int6
   for (size_t d = sizes.size() - 1; d-- > 0;) {
     strides[d] = strides[d + 1] * sizes[d + 1];
   }
-  const int64_t offset = Reserve(problem).offset(layer) / static_cast<int64_t>(options.dtype().itemsize());
+  const int64_t offset =
+      Reserve(problem, plan.saves).offset(layer) / static_cast<int64_t>(options.dtype().itemsize());
   at::Tensor output = at::empty({0}, options);
   output.set_(reserve.storage(), offset, sizes, strides);
   return output;
@@ -158,6 +164,12 @@ struct LayerCall {
   }
   Weights weights(int64_t direction) const {
     return {call, problem(), index_of(direction)};
+  }
+  // Where a direction saves its coefficients; nullptr: nowhere.
+  char* coefficients(int64_t direction) const {
+    return plan.saves ? static_cast<char*>(reserve.mutable_data_ptr()) +
+                            Reserve(problem(), true).coefficients_offset(index, direction)
+                      : nullptr;
   }
   // The columns of y that are a direction's.
   char* columns_of_y(int64_t direction) const {
@@ -223,6 +235,17 @@ Rows rows_of_chunk(const LayerCall& layer, int64_t direction, int64_t first, int
   }
   // Copied, unless it is contiguous in time.
   return as_rows(input.narrow(0, direction == 0 ? first : all - first - steps, steps), Layout::TimeMajor);
+}
+
+// Of a packed sequence: what its backward reads where there is no row.
+cudaError_t pass_where_no_row_is(const LayerCall& layer) {
+  const RnnProblem& problem = layer.problem();
+  cudaError_t error = cudaSuccess;
+  for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
+    error = launch_pass_coefficients(layer.packed->rows, layer.coefficients(d), problem.dtype, problem.cell,
+                                     0, problem.sequence.steps, problem.hidden, d, layer.stream);
+  }
+  return error;
 }
 
 // The projections of all directions, then one launch: for all steps, or for one chunk of them after the
@@ -301,6 +324,10 @@ cudaError_t run_recurrence(const LayerCall& layer) {
         d.cy_fp32 = last ? nullptr : after->c->fp32_of(direction);
       }
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
+      if (layer.plan.saves) {
+        d.coefficients = layer.coefficients(direction) + time * p.batch * coefficients_of(problem.cell) *
+                                                             problem.hidden * layer.y.element_size();
+      }
     }
     if (words.defined()) {
       words.zero_();
@@ -309,7 +336,7 @@ cudaError_t run_recurrence(const LayerCall& layer) {
       return error;
     }
   }
-  return cudaSuccess;
+  return layer.packed != nullptr && layer.plan.saves ? pass_where_no_row_is(layer) : cudaSuccess;
 }
 
 // A few steps: one launch for each, with its projection. Between them the state is what was written to y, in
@@ -394,7 +421,7 @@ cudaError_t pad_input(LayerCall& layer, const at::Tensor& x) {
 cudaError_t pack_output(LayerCall& layer, int64_t rows) {
   const RnnProblem& problem = layer.problem();
   const at::Tensor padded = std::move(layer.y);
-  layer.y = new_output(problem, layer.reserve, layer.index, {rows, problem.directions * problem.hidden},
+  layer.y = new_output(layer.plan, layer.reserve, layer.index, {rows, problem.directions * problem.hidden},
                        padded.options());
   return launch_pack(layer.packed->rows, padded.const_data_ptr(), layer.y.mutable_data_ptr(),
                      layer.hy.select(0, layer.index_of(0)).mutable_data_ptr(), problem.hidden,
@@ -412,7 +439,7 @@ cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
     layer.y = at::empty(sizes, x.options());
   } else {
     layer.input = x;
-    layer.y = new_output(problem, layer.reserve, layer.index, sizes, x.options());
+    layer.y = new_output(layer.plan, layer.reserve, layer.index, sizes, x.options());
   }
   const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
   return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x.size(0)) : error;
@@ -450,8 +477,9 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   {},
                   stream,
                   packed_metadata.has_value() ? &*packed_metadata : nullptr,
-                  problem.train ? at::empty({1, Reserve(problem).bytes()}, options.dtype(at::kByte))
-                                : at::empty({0}, options.dtype(at::kByte))};
+                  problem.train
+                      ? at::empty({1, Reserve(problem, plan.saves).bytes()}, options.dtype(at::kByte))
+                      : at::empty({0}, options.dtype(at::kByte))};
   at::Tensor x = in_time(a.input, problem);
   for (; layer.index < problem.layers; ++layer.index) {
     const cudaError_t error = run_layer(layer, x);

@@ -26,6 +26,7 @@
 #include "ops/rnn/cells.cuh"
 #include "ops/rnn/exchange.cuh"
 #include "ops/rnn/first_state.cuh"
+#include "ops/rnn/saving.cuh"
 #include "ops/rnn/shapes.h"
 
 namespace aten_ext::cuda {
@@ -166,12 +167,13 @@ struct GridFinish {
 
   // Once the states are on their way to the others.
   __device__ __forceinline__ void write(const RnnArguments& a, const RnnPlace& place,
-                                        const float (&next)[kItems], bool last) {
+                                        const float (&next)[kItems], int64_t step, bool last) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       h[j] = next[j];
       if (exists && part == kParts - 1 && row(j) < place.rows) {
         y[j * kTurn * a.y.row] = from_op<Tensor>(next[j]);
+        save_step<Cell, Tensor>(a, place, step, row(j), unit, states[j]);
         if (last) {
           const int64_t at = static_cast<int64_t>(place.first_row + row(j)) * a.hidden + unit;
           const RnnDirectionArguments& d = a.direction[place.direction];

@@ -175,7 +175,7 @@ __global__ __launch_bounds__(kGridThreads,
         }
       }
     }
-    finish.write(a, place, next, last);
+    finish.write(a, place, next, step, last);
     if (!last) {
       finish.load_inputs(a, place);
     }

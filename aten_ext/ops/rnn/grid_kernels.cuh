@@ -35,7 +35,11 @@ RecurrenceKernel* grid_kernel_of(Dtype dtype, const Recurrence& plan) {
   using MmaList = typename Lists::GridMma;
   const int shape = plan.shape;
   if (plan.family == KernelFamily::Fma) {
-    return fma_kernel<Cell>(typename Lists::Fma{}, shape);
+    if constexpr (Cell::kSaves) {
+      return nullptr;
+    } else {
+      return fma_kernel<Cell>(typename Lists::Fma{}, shape);
+    }
   }
   switch (dtype) {
     case Dtype::Float:

@@ -385,7 +385,7 @@ __global__ __launch_bounds__(kGridThreads,
                    Mma::word(next[j], neighbour, Mma::tag(step + 1)));
       }
     }
-    finish.write(a, place, next, last);
+    finish.write(a, place, next, step, last);
     if (!last) {
       finish.load_inputs(a, place);
     }

@@ -18,6 +18,11 @@ RecurrenceKernel* gru_cluster_kernel(Dtype dtype, const Recurrence& plan);
 RecurrenceKernel* gru_grid_kernel(Dtype dtype, const Recurrence& plan);
 RecurrenceKernel* lstm_cluster_kernel(Dtype dtype, const Recurrence& plan);
 RecurrenceKernel* lstm_grid_kernel(Dtype dtype, const Recurrence& plan);
+// The same that save what the backward needs.
+RecurrenceKernel* saving_gru_cluster_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* saving_gru_grid_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* saving_lstm_cluster_kernel(Dtype dtype, const Recurrence& plan);
+RecurrenceKernel* saving_lstm_grid_kernel(Dtype dtype, const Recurrence& plan);
 RecurrenceKernel* rnn_tanh_cluster_kernel(Dtype dtype, const Recurrence& plan);
 RecurrenceKernel* rnn_tanh_grid_kernel(Dtype dtype, const Recurrence& plan);
 RecurrenceKernel* rnn_relu_cluster_kernel(Dtype dtype, const Recurrence& plan);

@@ -50,6 +50,7 @@ struct RnnPlan {
   bool tf32;  // fp32: the products of Route::Step, or the projection of Route::Recurrence, in TF32
   Recurrence recurrence;  // of every layer, for Route::Recurrence
   int64_t chunk;          // steps that are projected, and then launched, at once; all, or a part of many
+  bool saves;             // the coefficients of the gradients, into the reserve
   CellKernel step[2];     // for Route::Step: of the first layer, of the others
 
   std::string describe() const;

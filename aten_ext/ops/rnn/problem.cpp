@@ -6,7 +6,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <iterator>
 
@@ -116,6 +118,14 @@ Layout layout_of(const at::Tensor& input, bool batch_first) {
   return input.stride(2) == 1 ? Layout::Rows : Layout::Strided;
 }
 
+// Autograd stands above this, and has left what it goes by.
+bool is_differentiated(const args::_cudnn_rnn& a) {
+  const auto requires_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  return c10::GradMode::is_enabled() &&
+         (requires_grad(a.input) || std::any_of(a.weight.begin(), a.weight.end(), requires_grad) ||
+          requires_grad(a.hx) || (is_given(a.cx) && requires_grad(*a.cx)));
+}
+
 }  // namespace
 
 const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool saved) {
@@ -161,6 +171,7 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   problem.batch_first = a.batch_first && !packed;
   problem.given_packed = packed;
   problem.train = a.train;
+  problem.differentiated = a.train && is_differentiated(a);
   problem.captured = is_capturing(input.device());
   problem.dropout = a.dropout;
   problem.layers = static_cast<int>(a.num_layers);

@@ -22,7 +22,8 @@ struct RnnProblem {
   bool batch_first;
   bool given_packed;  // as rows of a packed sequence, whatever their lengths: upstream runs it step by step
   bool train;
-  bool captured;  // into a CUDA graph, whose replays cost the GPU's time alone
+  bool differentiated;  // somebody will ask for gradients
+  bool captured;        // into a CUDA graph, whose replays cost the GPU's time alone
   double dropout;
   int layers;
   int directions;

@@ -22,6 +22,17 @@ namespace {
 
 RecurrenceKernel* kernel_of(const RecurrenceParams& p) {
   const bool cluster = p.plan.family == KernelFamily::Cluster;
+  if (p.direction[0].coefficients != nullptr) {
+    switch (p.cell) {
+      case Cell::Gru:
+        return cluster ? saving_gru_cluster_kernel(p.dtype, p.plan) : saving_gru_grid_kernel(p.dtype, p.plan);
+      case Cell::Lstm:
+        return cluster ? saving_lstm_cluster_kernel(p.dtype, p.plan)
+                       : saving_lstm_grid_kernel(p.dtype, p.plan);
+      default:
+        return nullptr;
+    }
+  }
   switch (p.cell) {
     case Cell::Gru:
       return cluster ? gru_cluster_kernel(p.dtype, p.plan) : gru_grid_kernel(p.dtype, p.plan);
@@ -74,6 +85,7 @@ RnnArguments arguments(const RecurrenceParams& p) {
     a.cy[i] = from.cy;
     a.c0_fp32[i] = from.c0_fp32;
     a.cy_fp32[i] = from.cy_fp32;
+    a.coefficients[i] = from.coefficients;
   }
   a.steps = p.steps;
   a.projection = {p.projection_step, p.projection_row};

@@ -28,6 +28,9 @@ struct RecurrenceDirection {
   void* cy = nullptr;
   const float* c0_fp32 = nullptr;
   float* cy_fp32 = nullptr;
+  // In training: [steps, batch, coefficients, hidden], what the coefficients of the gradients are saved in
+  // (backward/saved.cuh). nullptr in all directions: they are not.
+  void* coefficients = nullptr;
 };
 
 struct RecurrenceParams {

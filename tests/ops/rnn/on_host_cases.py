@@ -56,7 +56,7 @@ def load() -> Any:
         "ops/rnn/recurrence_shape.cpp",
         *(
             f"ops/rnn/{cell}_{part}.cu"
-            for cell in ("gru", "lstm", "rnn_tanh", "rnn_relu")
+            for cell in ("gru", "lstm", "rnn_tanh", "rnn_relu", "saving_gru", "saving_lstm")
             for part in ("cluster", "grid")
         ),
         *(f"ops/rnn/{cell}_step.cu" for cell in ("gru", "lstm", "rnn")),

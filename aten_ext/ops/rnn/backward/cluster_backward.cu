@@ -12,22 +12,33 @@ BackwardKernel* fma_kernel(Shapes<S...> /*shapes*/, int shape) {
   return kernels + shape;
 }
 
-template <typename Cell, typename Element, typename... S>
+template <typename Cell, typename Element, typename Coefficient, typename... S>
 BackwardKernel* mma_kernel(Shapes<S...> /*shapes*/, int shape) {
-  static BackwardKernel kernels[] = {{backward_cluster_mma_kernel<Cell, Element, S>, {}}...};
+  static BackwardKernel kernels[] = {{backward_cluster_mma_kernel<Cell, Element, Coefficient, S>, {}}...};
   return kernels + shape;
 }
 
+template <typename Cell, typename Element>
+BackwardKernel* kernel_of_16_bits(bool saved, int shape) {
+  const BackwardMmaShapes<Cell> shapes{};
+  if constexpr (Cell::kOfState >= 0) {
+    if (saved) {
+      return mma_kernel<Cell, Element, SavedBits<Element>>(shapes, shape);
+    }
+  }
+  return mma_kernel<Cell, Element, float>(shapes, shape);
+}
+
 template <typename Cell>
-BackwardKernel* kernel_of_cell(Dtype dtype, Math math, int shape) {
+BackwardKernel* kernel_of_cell(Dtype dtype, bool saved, Math math, int shape) {
   switch (dtype) {
     case Dtype::Float:
-      return math == Math::MmaTf32 ? mma_kernel<Cell, Tf32>(BackwardTf32Shapes<Cell>{}, shape)
+      return math == Math::MmaTf32 ? mma_kernel<Cell, Tf32, float>(BackwardTf32Shapes<Cell>{}, shape)
                                    : fma_kernel<Cell>(BackwardFmaShapes<Cell>{}, shape);
     case Dtype::Half:
-      return mma_kernel<Cell, __half>(BackwardMmaShapes<Cell>{}, shape);
+      return kernel_of_16_bits<Cell, __half>(saved, shape);
     case Dtype::BFloat16:
-      return mma_kernel<Cell, __nv_bfloat16>(BackwardMmaShapes<Cell>{}, shape);
+      return kernel_of_16_bits<Cell, __nv_bfloat16>(saved, shape);
     default:
       return nullptr;
   }
@@ -35,15 +46,15 @@ BackwardKernel* kernel_of_cell(Dtype dtype, Math math, int shape) {
 
 }  // namespace
 
-BackwardKernel* cluster_backward_kernel(Cell cell, Dtype dtype, Math math, int shape) {
+BackwardKernel* cluster_backward_kernel(Cell cell, Dtype dtype, bool saved, Math math, int shape) {
   switch (cell) {
     case Cell::Gru:
-      return kernel_of_cell<GruGradients>(dtype, math, shape);
+      return kernel_of_cell<GruGradients>(dtype, saved, math, shape);
     case Cell::Lstm:
-      return kernel_of_cell<LstmGradients>(dtype, math, shape);
+      return kernel_of_cell<LstmGradients>(dtype, saved, math, shape);
     case Cell::RnnRelu:
     case Cell::RnnTanh:
-      return kernel_of_cell<RnnGradients>(dtype, math, shape);
+      return kernel_of_cell<RnnGradients>(dtype, saved, math, shape);
   }
   return nullptr;
 }

@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_gates(float (&sums)[Shape::kColumns],
 template <typename Cell, typename Shape>
 __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_fma_kernel(
     const __grid_constant__ BackwardArguments a) {
-  using Items = BackwardItems<Cell, float, Shape::kThreads, false>;
+  using Items = BackwardItems<Cell, float, float, Shape::kThreads, false>;
   constexpr int kThreads = Shape::kThreads;
   constexpr int kUnits = Shape::kUnits;
   constexpr int kColumns = Shape::kColumns;

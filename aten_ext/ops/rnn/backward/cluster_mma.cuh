@@ -62,13 +62,13 @@ __device__ __forceinline__ int backward_pair_place(int unit, int t) {
   return 2 * (t ^ (unit >> 2 & 3));
 }
 
-template <typename Cell, typename Element, typename Shape>
+template <typename Cell, typename Element, typename Coefficient, typename Shape>
 __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kernel(
     const __grid_constant__ BackwardArguments a) {
   using Mma = RnnMma<Element>;
   using Tensor = typename Mma::Tensor;
   using Operand = typename Mma::Operand;
-  using Items = BackwardItems<Cell, Tensor, Shape::kThreads, false>;
+  using Items = BackwardItems<Cell, Tensor, Coefficient, Shape::kThreads, false>;
   static_assert(sizeof(Operand) == Shape::kOperandBytes);
   constexpr int kUnits = Shape::kUnits;
   constexpr int kTiles = Shape::kTiles;

@@ -18,17 +18,20 @@ struct GruBackwardSizes : GruSizes {
   static constexpr int kCarries = 1;  // the part of dh that bypasses the gates
   static constexpr int kCoefficients = 5;
   enum Coefficient { kReset, kUpdate, kNew, kR, kZ };
+  static constexpr int kOfState = kUpdate;  // which of them is a multiple of a state
 };
 
 struct LstmBackwardSizes : LstmSizes {
   static constexpr int kCarries = 1;  // dc
   static constexpr int kCoefficients = 6;
   enum Coefficient { kP, kInput, kForget, kCell, kOutput, kF };
+  static constexpr int kOfState = kForget;
 };
 
 struct RnnBackwardSizes : RnnSizes {
   static constexpr int kCarries = 0;
   static constexpr int kCoefficients = 1;
+  static constexpr int kOfState = -1;
 };
 
 }  // namespace aten_ext::cuda

@@ -39,7 +39,7 @@ template <typename Cell>
 __global__ __launch_bounds__(kGridThreads,
                              1) void backward_grid_fma_kernel(const __grid_constant__ BackwardArguments a) {
   using Shape = BackwardGridFmaShape<Cell>;
-  using Items = BackwardItems<Cell, float, kGridThreads, true>;
+  using Items = BackwardItems<Cell, float, float, kGridThreads, true>;
   constexpr int kUnits = kBackwardGridFmaUnits;
   constexpr int kGates = Cell::kGates;
   constexpr int kLanes = 32 / kUnits;  // that have the same sum in the end

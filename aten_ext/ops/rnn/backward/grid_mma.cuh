@@ -41,12 +41,12 @@ __device__ __forceinline__ void load_backward_tile(uint32_t (&tile)[GridMma<Elem
   GridMma<Element>::set(tile, low, high);
 }
 
-template <typename Cell, typename Element, typename Shape>
+template <typename Cell, typename Element, typename Coefficient, typename Shape>
 __global__ __launch_bounds__(kGridThreads,
                              1) void backward_grid_mma_kernel(const __grid_constant__ BackwardArguments a) {
   using Mma = GridMma<Element>;
   using Tensor = typename RnnMma<Element>::Tensor;
-  using Items = BackwardItems<Cell, Tensor, kGridThreads, true>;
+  using Items = BackwardItems<Cell, Tensor, Coefficient, kGridThreads, true>;
   static_assert(Mma::kRegisters == Shape::kRegisters);
   constexpr int kGates = Cell::kGates;
   constexpr int kSteps = Shape::kSteps;

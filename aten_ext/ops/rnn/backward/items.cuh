@@ -8,19 +8,24 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "device/async_copy.cuh"
 #include "device/vector.cuh"
 #include "ops/rnn/backward/arguments.cuh"
 #include "ops/rnn/backward/cells.cuh"
+#include "ops/rnn/backward/saved.cuh"
 #include "ops/rnn/backward/shapes.h"
 
 namespace aten_ext::cuda {
 
-// All turns make a step. Tensor: dtype of the tensors. kPrefetch: the L2 is asked for what will be fetched,
-// for kernels that poll words in between, whose loads would wait otherwise.
-template <typename Cell, typename Tensor, int kThreads, bool kPrefetch>
+// All turns make a step. Tensor: dtype of the tensors. Coefficient: what coefficients lie in memory as, float
+// or, of tensors of 16 bits, saved by the forward (saved.cuh). kPrefetch: the L2 is asked for what will be
+// fetched, for kernels that poll words in between, whose loads would wait otherwise.
+template <typename Cell, typename Tensor, typename Coefficient, int kThreads, bool kPrefetch>
 class BackwardItems {
+  static_assert(std::is_same_v<Coefficient, float> || std::is_same_v<Coefficient, SavedBits<Tensor>>);
+
  public:
   static constexpr int kGates = Cell::kGates;
   static constexpr int kCoefficients = Cell::kCoefficients;
@@ -146,7 +151,13 @@ class BackwardItems {
     const float* const slot = slots_ + read_ * kValues * kThreads;
 #pragma unroll
     for (int i = 0; i < kCoefficients; ++i) {
-      coefficients[i] = slot[i * kThreads];
+      if constexpr (std::is_same_v<Coefficient, float>) {
+        coefficients[i] = slot[i * kThreads];
+      } else {
+        const uint32_t two = __float_as_uint(slot[i * kThreads]);
+        coefficients[i] =
+            from_saved<Cell, Tensor>(i, static_cast<Coefficient>(two >> (unit_ % 2 == 0 ? 0 : 16)));
+      }
     }
     if (d_.dy != nullptr) {
       const uint32_t bits = __float_as_uint(slot[kCoefficients * kThreads]);
@@ -202,14 +213,17 @@ class BackwardItems {
       const bool more = kPrefetch && fetch_left_ > kAhead * turns_;
       float* const slot = slots_ + fetch_slot_ * kValues * kThreads;
       const int64_t from_turn = static_cast<int64_t>(fetch_turn_) * row_turn_;
-      const float* const from =
-          d_.coefficients + (fetch_index_ + from_turn) * kCoefficients * a.hidden + unit_;
+      // Copies are of four bytes: of 16 bits those of two units, of which the row has an even number.
+      constexpr int kOfCopy = sizeof(float) / sizeof(Coefficient);
+      const Coefficient* const from = static_cast<const Coefficient*>(d_.coefficients) +
+                                      (fetch_index_ + from_turn) * kCoefficients * a.hidden +
+                                      unit_ / kOfCopy * kOfCopy;
 #pragma unroll
       for (int i = 0; i < kCoefficients; ++i) {
         copy_async_4(slot + i * kThreads, from + i * a.hidden);
       }
       if (more) {
-        const float* const later = from + kAhead * index_step_ * kCoefficients * a.hidden;
+        const Coefficient* const later = from + kAhead * index_step_ * kCoefficients * a.hidden;
 #pragma unroll
         for (int i = 0; i < kCoefficients; ++i) {
           prefetch_to_l2(later + i * a.hidden);

@@ -13,7 +13,7 @@ struct BackwardKernel {
   KernelAttributes attributes;
 };
 
-// Exchange::Block and Exchange::Cluster.
-BackwardKernel* cluster_backward_kernel(Cell cell, Dtype dtype, Math math, int shape);
+// Exchange::Block and Exchange::Cluster. `saved`: as in RecurrenceBackwardParams.
+BackwardKernel* cluster_backward_kernel(Cell cell, Dtype dtype, bool saved, Math math, int shape);
 
 }  // namespace aten_ext::cuda

@@ -18,23 +18,34 @@
 namespace aten_ext::cuda {
 namespace {
 
-template <typename Cell, typename Element, typename... S>
+template <typename Cell, typename Element, typename Coefficient, typename... S>
 BackwardKernel* grid_mma_kernel(Shapes<S...> /*shapes*/, int shape) {
-  static BackwardKernel kernels[] = {{backward_grid_mma_kernel<Cell, Element, S>, {}}...};
+  static BackwardKernel kernels[] = {{backward_grid_mma_kernel<Cell, Element, Coefficient, S>, {}}...};
   return kernels + shape;
 }
 
+template <typename Cell, typename Element>
+BackwardKernel* grid_16_bits_kernel(bool saved, int shape) {
+  const BackwardGridMmaShapes<Cell> shapes{};
+  if constexpr (Cell::kOfState >= 0) {
+    if (saved) {
+      return grid_mma_kernel<Cell, Element, SavedBits<Element>>(shapes, shape);
+    }
+  }
+  return grid_mma_kernel<Cell, Element, float>(shapes, shape);
+}
+
 template <typename Cell>
-BackwardKernel* grid_kernel(Dtype dtype, Math math, int shape) {
+BackwardKernel* grid_kernel(Dtype dtype, bool saved, Math math, int shape) {
   static BackwardKernel fma{backward_grid_fma_kernel<Cell>, {}};
   switch (dtype) {
     case Dtype::Float:
-      return math == Math::MmaTf32 ? grid_mma_kernel<Cell, Tf32>(BackwardGridTf32Shapes<Cell>{}, shape)
+      return math == Math::MmaTf32 ? grid_mma_kernel<Cell, Tf32, float>(BackwardGridTf32Shapes<Cell>{}, shape)
                                    : &fma;
     case Dtype::Half:
-      return grid_mma_kernel<Cell, __half>(BackwardGridMmaShapes<Cell>{}, shape);
+      return grid_16_bits_kernel<Cell, __half>(saved, shape);
     case Dtype::BFloat16:
-      return grid_mma_kernel<Cell, __nv_bfloat16>(BackwardGridMmaShapes<Cell>{}, shape);
+      return grid_16_bits_kernel<Cell, __nv_bfloat16>(saved, shape);
     default:
       return nullptr;
   }
@@ -42,16 +53,16 @@ BackwardKernel* grid_kernel(Dtype dtype, Math math, int shape) {
 
 BackwardKernel* kernel_of(const RecurrenceBackwardParams& p) {
   if (p.plan.exchange != Exchange::Grid) {
-    return cluster_backward_kernel(p.cell, p.dtype, p.plan.math, p.plan.shape);
+    return cluster_backward_kernel(p.cell, p.dtype, p.saved, p.plan.math, p.plan.shape);
   }
   switch (p.cell) {
     case Cell::Gru:
-      return grid_kernel<GruGradients>(p.dtype, p.plan.math, p.plan.shape);
+      return grid_kernel<GruGradients>(p.dtype, p.saved, p.plan.math, p.plan.shape);
     case Cell::Lstm:
-      return grid_kernel<LstmGradients>(p.dtype, p.plan.math, p.plan.shape);
+      return grid_kernel<LstmGradients>(p.dtype, p.saved, p.plan.math, p.plan.shape);
     case Cell::RnnRelu:
     case Cell::RnnTanh:
-      return grid_kernel<RnnGradients>(p.dtype, p.plan.math, p.plan.shape);
+      return grid_kernel<RnnGradients>(p.dtype, p.saved, p.plan.math, p.plan.shape);
   }
   return nullptr;
 }

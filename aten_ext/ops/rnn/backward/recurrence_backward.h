@@ -21,15 +21,15 @@ namespace aten_ext::cuda {
 
 // One direction of a layer. "Later" and "earlier": in the order of the forward.
 struct BackwardDirection {
-  const void* w_hh;           // [gates * H, H], contiguous, dtype of the tensors
-  const float* coefficients;  // [steps, B, coefficients of the cell, H], contiguous, in order of time
-  const void* dy;        // [steps, B, H], dtype of the tensors, strides dy_step and dy_row; nullptr: zero
-  const float* dh_in;    // [B, H]: gradient of hy, or from the later chunk; nullptr: zero
-  const float* dc_in;    // LSTM only: the same of c
-  void* d_hidden_gates;  // [steps, B, gates, H], contiguous, dtype of the tensors: of W_hh h + b_hh
-  void* d_input_gates;   // GRU only: the same of W_ih x + b_ih, of which the new gate's alone differ
-  float* dh_out;         // [B, H]: gradient of h0, or for the earlier chunk
-  float* dc_out;         // LSTM only
+  const void* w_hh;          // [gates * H, H], contiguous, dtype of the tensors
+  const void* coefficients;  // [steps, B, coefficients of the cell, H], contiguous, in order of time: fp32
+  const void* dy;            // [steps, B, H], dtype of the tensors, strides dy_step and dy_row; nullptr: zero
+  const float* dh_in;        // [B, H]: gradient of hy, or from the later chunk; nullptr: zero
+  const float* dc_in;        // LSTM only: the same of c
+  void* d_hidden_gates;      // [steps, B, gates, H], contiguous, dtype of the tensors: of W_hh h + b_hh
+  void* d_input_gates;       // GRU only: the same of W_ih x + b_ih, of which the new gate's alone differ
+  float* dh_out;             // [B, H]: gradient of h0, or for the earlier chunk
+  float* dc_out;             // LSTM only
 };
 
 struct RecurrenceBackwardParams {
@@ -38,6 +38,7 @@ struct RecurrenceBackwardParams {
   Cell cell;
   Dtype dtype;
   bool tf32;                // as the plan was chosen with
+  bool saved;               // coefficients are as a forward saved them (saved.cuh); in 16 bits, H is even
   int64_t steps;            // > 0
   int batch;                // > 0
   int hidden;               // > 0

@@ -28,10 +28,16 @@ const char* decline_like(const std::optional<at::Tensor>& t, const at::Tensor& l
   return t->sizes() == sizes ? nullptr : "gradient of another size";
 }
 
+// Whether the forward saved them: the size of its reserve says so.
+bool has_coefficients(const args::_cudnn_rnn_backward& a, const cuda::RnnProblem& problem) {
+  return cuda::recomputed_of(problem.cell) > 0 &&
+         cuda::has_shape(a.reserve, {1, cuda::Reserve(problem, true).bytes()});
+}
+
 const char* decline_backward(const args::_cudnn_rnn_backward& a, const cuda::RnnProblem& problem) {
-  const cuda::Reserve reserve(problem);
-  if (!cuda::has_shape(a.reserve, {1, reserve.bytes()}) || !a.reserve.is_contiguous() ||
-      a.reserve.storage_offset() % static_cast<int64_t>(a.input.element_size()) != 0 ||
+  if ((!cuda::has_shape(a.reserve, {1, cuda::Reserve(problem, false).bytes()}) &&
+       !has_coefficients(a, problem)) ||
+      !a.reserve.is_contiguous() || a.reserve.storage_offset() % int64_t{sizeof(float)} != 0 ||
       a.reserve.device() != a.input.device()) {
     return "reserve of another size";
   }
@@ -75,7 +81,7 @@ Choice<cuda::RnnBackwardPlan> cuda::choose(const args::_cudnn_rnn_backward& a) {
   }
   const auto& mask = a.output_mask;
   return plan_rnn_backward(problem, {mask[0], mask[1], mask[2] && is_given(a.cx), mask[3]},
-                           gpu_of(a.input.device()));
+                           gpu_of(a.input.device()), has_coefficients(a, problem));
 }
 
 }  // namespace aten_ext
@@ -221,7 +227,7 @@ cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaS
   const at::TensorOptions options = call.input.options();
   const auto bytes = static_cast<int>(call.input.element_size());
   cudaError_t error = cudaSuccess;
-  if (recomputed_of(problem.cell) > 0) {
+  if (recomputed_of(problem.cell) > 0 && !call.plan.saved) {
     for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
       padded.x[d] = at::empty({sequence.steps, sequence.batch, to.features}, options);
       error = launch_pad(*call.packed, to.x, to.features, padded.x[d].mutable_data_ptr(), to.features, bytes,
@@ -253,7 +259,7 @@ cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaS
 cudaError_t run_layers(Call& call, cudaStream_t stream) {
   const RnnProblem& problem = call.problem();
   const Sequence& sequence = problem.sequence;
-  const Reserve reserve(problem);
+  const Reserve reserve(problem, call.plan.saved);
   const at::TensorOptions options = call.input.options();
   const int64_t columns = problem.directions * problem.hidden;
   const int64_t state_bytes = sequence.batch * columns * call.input.element_size();
@@ -280,6 +286,9 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     to.dx = written(dx);
     to.dhx = moved(written(call.dhx), layer * state_bytes);
     to.dcx = moved(written(call.dcx), layer * state_bytes);
+    for (int d = 0; call.plan.saved && d < problem.directions; ++d) {
+      to.coefficients[d] = moved(call.a.reserve.const_data_ptr(), reserve.coefficients_offset(layer, d));
+    }
     Padded padded;
     if (call.packed != nullptr) {
       if (const cudaError_t error = pad_layer(call, to, padded, stream); error != cudaSuccess) {

@@ -167,6 +167,9 @@ class Run {
 
   // The coefficients of a chunk; or of an LSTM only the cell state behind it.
   cudaError_t recompute(int64_t chunk, bool only_boundary) {
+    if (plan_.saved) {
+      return cudaSuccess;
+    }
     const int64_t first = chunk * sizes_.chunk;
     const int64_t steps = sizes_.chunk_steps(chunk);
     for (int64_t done = 0; done < steps; done += plan_.part) {
@@ -205,7 +208,7 @@ class Run {
     const int64_t steps = sizes_.chunk_steps(chunk);
     cudaError_t error = cudaSuccess;
     for (int d = 0; error == cudaSuccess && d < directions_; ++d) {
-      error = launch_pass_coefficients(*layer_.packed, memory_.coefficients[d], cell_,
+      error = launch_pass_coefficients(*layer_.packed, memory_.coefficients[d], Dtype::Float, cell_,
                                        sizes_.time(d, first, steps), steps, sizes_.hidden, d, stream_);
     }
     return error;
@@ -291,6 +294,7 @@ class Run {
     p.cell = cell_;
     p.dtype = dtype_;
     p.tf32 = plan_.tf32;
+    p.saved = plan_.saved;
     p.steps = sizes_.chunk_steps(chunk);
     p.batch = static_cast<int>(sizes_.batch);
     p.hidden = static_cast<int>(sizes_.hidden);
@@ -313,7 +317,7 @@ class Run {
       const auto of = [&](auto* states) { return states == nullptr ? nullptr : states + d * sizes_.state(); };
       BackwardDirection& to = p.direction[d];
       to.w_hh = layer_.direction[d].w_hh;
-      to.coefficients = memory_.coefficients[d];
+      to.coefficients = plan_.saved ? layer_.coefficients[d] : memory_.coefficients[d];
       to.dy = dy_at(d, now);
       to.dh_in = of(dh_in);
       to.dc_in = of(dc_in);
@@ -430,11 +434,28 @@ class Run {
     }
     product.m = sizes_.hidden;
     product.tf32 = is_in_tf32(product.m);
-    if (const cudaError_t error = products(product, of_hidden, directions_, plan_.weights_apart);
+    if (const cudaError_t error = memory_.previous != nullptr || sizes_.steps == 1
+                                      ? products(product, of_hidden, directions_, plan_.weights_apart)
+                                      : weights_of_output(product);
         error != cudaSuccess) {
       return error;
     }
     return layer_.direction[0].db_ih != nullptr ? launch_column_sums(sums, stream_) : cudaSuccess;
+  }
+
+  // Of W_hh, of one direction: the first step's part, and that of all others, whose states are the output. In
+  // this order 16 bits are rounded to once but for what one step has.
+  cudaError_t weights_of_output(LtProduct product) {
+    const void* const gradients = d_hidden_rows(0);
+    void* const to = layer_.direction[0].dw_hh;
+    product.k = sizes_.batch;
+    if (const cudaError_t error = products(product, {{gradients}, {layer_.hx}, {to}}, 1);
+        error != cudaSuccess) {
+      return error;
+    }
+    product.k = layer_.rows - sizes_.batch;
+    product.adds = true;
+    return products(product, {{sizes_.at(gradients, sizes_.batch * sizes_.gates)}, {layer_.y}, {to}}, 1);
   }
 
   cudaError_t weights_of_few_rows() {

@@ -1,7 +1,8 @@
 // The backward of one layer, both directions: addresses in, kernels and products launched. No ATen here.
 //
 //   states before each step      a copy of the output, one step later
-//   coefficients                 two products and an elementwise kernel over all steps of a chunk
+//   coefficients                 two products and an elementwise kernel over all steps of a chunk; none of it
+//                                where the forward saved them
 //   gradients of gates           step by step, from the end of the sequence: one launch, or a few a step
 //   packed rows of them          of a packed sequence: what follows knows nothing of padding
 //   weights, biases, input       products over all steps
@@ -45,9 +46,10 @@ struct LayerBackward {
   // Of a packed sequence, else nullptr. What has steps is padded then, as packed_sequence.h says; dy has the
   // gradient of hy in it, at each row's own last step, and is zero where there is no row.
   const PackedRows* packed;
-  const void* padded_x[2];  // by direction: [steps, batch, features]
-  int64_t rows;             // of x: those of the packed sequence, or steps * batch
-  char* scratch;            // scratch_bytes() of them, at a multiple of 256
+  const void* padded_x[2];  // by direction: [steps, batch, features]; not read where the plan says `saved`
+  const void* coefficients[2];  // by direction, as the forward saved them, if the plan says so
+  int64_t rows;                 // of x: those of the packed sequence, or steps * batch
+  char* scratch;                // scratch_bytes() of them, at a multiple of 256
 };
 
 int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer);

@@ -100,7 +100,7 @@ int passing_of(Cell cell) {
 
 struct PassArguments {
   PackedRows rows;
-  float* coefficients;
+  void* coefficients;
   int64_t first, steps;
   int64_t hidden;
   int count;    // coefficients of a unit
@@ -108,6 +108,8 @@ struct PassArguments {
   int direction;
 };
 
+// T: float, or __half for what is saved in 16 bits: a zero has no bit in any dtype, and what is 1 is fp16.
+template <typename T>
 __global__ __launch_bounds__(kPackedThreads) void pass_kernel(const __grid_constant__ PassArguments a) {
   const int index = packed_warp();
   if (index >= a.steps * a.rows.batch) {
@@ -117,9 +119,9 @@ __global__ __launch_bounds__(kPackedThreads) void pass_kernel(const __grid_const
   if (place_of(a.rows, time, index % a.rows.batch, a.direction).exists) {
     return;
   }
-  float* const of_row = a.coefficients + index * a.count * a.hidden;
+  T* const of_row = static_cast<T*>(a.coefficients) + static_cast<int64_t>(index) * a.count * a.hidden;
   for (int coefficient = 0; coefficient < a.count; ++coefficient) {
-    const float value = coefficient == a.passing ? 1.0f : 0.0f;
+    const T value = from_op<T>(coefficient == a.passing ? 1.0f : 0.0f);
     for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
       of_row[coefficient * a.hidden + i] = value;
     }
@@ -154,11 +156,15 @@ cudaError_t launch_pack_rows(const PackedRows& rows, const void* padded, void* p
   });
 }
 
-cudaError_t launch_pass_coefficients(const PackedRows& rows, float* coefficients, Cell cell, int64_t first,
-                                     int64_t steps, int64_t hidden, int direction, cudaStream_t stream) {
+cudaError_t launch_pass_coefficients(const PackedRows& rows, void* coefficients, Dtype dtype, Cell cell,
+                                     int64_t first, int64_t steps, int64_t hidden, int direction,
+                                     cudaStream_t stream) {
+  static_assert(GruBackwardSizes::kZ != GruBackwardSizes::kOfState &&
+                LstmBackwardSizes::kF != LstmBackwardSizes::kOfState);
   const PassArguments arguments{
       rows, coefficients, first, steps, hidden, coefficients_of(cell), passing_of(cell), direction};
-  return launch_warps(pass_kernel, arguments, steps * rows.batch, stream);
+  return dtype == Dtype::Float ? launch_warps(pass_kernel<float>, arguments, steps * rows.batch, stream)
+                               : launch_warps(pass_kernel<__half>, arguments, steps * rows.batch, stream);
 }
 
 }  // namespace aten_ext::cuda

@@ -26,8 +26,10 @@ cudaError_t launch_pack_rows(const PackedRows& rows, const void* padded, void* p
                              Dtype dtype, int direction, cudaStream_t stream);
 
 // Coefficients [steps, batch, coefficients, H] of `steps` times from `first` on: where there is no row, those
-// that pass the gradients of the states on and give the gates none.
-cudaError_t launch_pass_coefficients(const PackedRows& rows, float* coefficients, Cell cell, int64_t first,
-                                     int64_t steps, int64_t hidden, int direction, cudaStream_t stream);
+// that pass the gradients of the states on and give the gates none. In fp32 where dtype is Float, else as a
+// forward saves them (ops/rnn/backward/saved.cuh).
+cudaError_t launch_pass_coefficients(const PackedRows& rows, void* coefficients, Dtype dtype, Cell cell,
+                                     int64_t first, int64_t steps, int64_t hidden, int direction,
+                                     cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

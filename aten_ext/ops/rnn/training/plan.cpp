@@ -2,6 +2,8 @@
 #include "ops/rnn/training/plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "core/gpu.h"
 #include "core/math.h"
@@ -36,6 +38,14 @@ constexpr int64_t kLongSums[3] = {512, 1024, 4096};
 constexpr int64_t kFewRows = 64;
 constexpr double kFewProducts = 12e6;
 constexpr double kFewWeights[2] = {1.3e6, 0.5e6};
+// Layers in a block or cluster whose gates are computed again in less time than their forward needs to save
+// them: of fewer units (rows times H times directions) and more steps. Saving costs each step about 0.1 us.
+struct ComputedAgain {
+  Cell cell;
+  bool sixteen_bits;
+  int64_t units, steps;
+};
+constexpr ComputedAgain kComputedAgain[] = {{Cell::Gru, true, 3072, 40}, {Cell::Gru, false, 512, 120}};
 // A product and a launch for each step are faster than upstream from so many rows on, whatever the size.
 constexpr int64_t kManyRows = 512;
 
@@ -91,7 +101,8 @@ bool choose_one_launch(RnnBackwardPlan& plan, const Gpu& gpu) {
 
 }  // namespace
 
-RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu) {
+RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu,
+                                  bool saved) {
   RnnBackwardPlan plan{};
   plan.problem = problem;
   plan.wanted = wanted;
@@ -109,8 +120,40 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   if (problem.is_16_bits() && plan.part * of_gates > kFewPartBytes) {
     plan.part = std::max<int64_t>(1, std::min(plan.part, plan.chunk / 2));
   }
+  if (saved) {
+    const int64_t chunk = std::exchange(plan.chunk, sequence.steps);
+    plan.saved = choose_one_launch(plan, gpu);
+    plan.one_launch = plan.saved;
+    if (plan.saved) {
+      return plan;
+    }
+    plan.chunk = chunk;
+  }
   plan.one_launch = choose_one_launch(plan, gpu);
   return plan;
+}
+
+namespace {
+
+bool is_computed_again(const RnnPlan& forward) {
+  const RnnProblem& problem = forward.problem;
+  const Sequence& sequence = problem.sequence;
+  const int64_t units = sequence.batch * problem.hidden * problem.directions;
+  return forward.recurrence.exchange != Exchange::Grid &&
+         std::any_of(std::begin(kComputedAgain), std::end(kComputedAgain), [&](const ComputedAgain& layers) {
+           return problem.cell == layers.cell && problem.is_16_bits() == layers.sixteen_bits &&
+                  units < layers.units && sequence.steps > layers.steps;
+         });
+}
+
+}  // namespace
+
+bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu) {
+  const RnnProblem& problem = forward.problem;
+  return problem.differentiated && recomputed_of(problem.cell) > 0 && forward.route == Route::Recurrence &&
+         forward.recurrence.family != KernelFamily::Fma && !is_computed_again(forward) &&
+         (!problem.is_16_bits() || problem.hidden % 2 == 0) &&
+         plan_rnn_backward(problem, {true, true, true, true}, gpu, true).saved;
 }
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
@@ -119,15 +162,17 @@ const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
     return "layer that upstream trains in less time";
   }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
-      !plan_rnn_backward(problem, {true, true, true, true}, gpu).one_launch) {
+      !plan_rnn_backward(problem, {true, true, true, true}, gpu, false).one_launch) {
     return "no fast backward";
   }
   return nullptr;
 }
 
 std::string RnnBackwardPlan::describe() const {
-  const std::string pieces =
-      chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "";
+  const std::string pieces = chunk < problem.sequence.steps
+                                 ? ", " + std::to_string(chunk) + " steps at a time"
+                             : saved ? ", coefficients of the forward"
+                                     : "";
   return "backward: " +
          (one_launch ? recurrence.describe() : std::string("a product and a launch for each step")) + pieces;
 }

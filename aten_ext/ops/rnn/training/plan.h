@@ -25,6 +25,7 @@ struct RnnBackwardPlan {
   bool weights_apart;             // their gradients one direction after the other, each with the whole GPU
   bool few_rows;                  // products by kernels of our own, fp32 multiply-adds
   bool one_launch;                // the sequential part of a chunk; otherwise a product and a launch a step
+  bool saved;                     // the forward saved the coefficients, of all steps
   RecurrenceBackward recurrence;  // for one_launch
   int64_t chunk;                  // steps whose coefficients exist at once: all, or a part of many
   int64_t part;                   // steps of a chunk whose gates' products exist at once
@@ -33,8 +34,13 @@ struct RnnBackwardPlan {
   Needs needs() const;
 };
 
-// There is one for every forward of ours.
-RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu);
+// There is one for every forward of ours. `saved`: whether it saved the coefficients.
+RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu,
+                                  bool saved);
+
+// Whether a forward saves what its backward will read: where there are gradients to come, kernels for it, and
+// a backward in one launch, which is all that reads it.
+bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu);
 
 // Why a forward in training is upstream's, of those that would be ours in inference; nullptr: it is ours.
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu);

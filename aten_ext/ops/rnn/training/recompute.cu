@@ -8,7 +8,7 @@
 #include "core/math.h"
 #include "device/division.cuh"
 #include "ops/rnn/activations.cuh"
-#include "ops/rnn/backward/coefficients.h"
+#include "ops/rnn/backward/make_coefficients.cuh"
 #include "ops/rnn/training/packs.cuh"
 
 namespace aten_ext::cuda {
@@ -59,12 +59,12 @@ struct GruRecompute : GruBackwardSizes {
       const float r = accurate_sigmoid(i[0][k] + h[0][k]);
       const float z = accurate_sigmoid(i[1][k] + h[1][k]);
       const float n = tanhf(fmaf(r, h[2][k], i[2][k]));
-      const float of_new = (1.0f - z) * fmaf(-n, n, 1.0f);
-      c[kReset][k] = of_new * h[2][k] * (r * (1.0f - r));
-      c[kUpdate][k] = (before[k] - n) * (z * (1.0f - z));
-      c[kNew][k] = of_new;
-      c[kR][k] = r;
-      c[kZ][k] = z;
+      float of_unit[kCoefficients];
+      make_coefficients(of_unit, r, z, n, h[2][k], before[k]);
+#pragma unroll
+      for (int coefficient = 0; coefficient < kCoefficients; ++coefficient) {
+        c[coefficient][k] = of_unit[coefficient];
+      }
     }
   }
 };

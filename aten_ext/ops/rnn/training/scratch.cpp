@@ -30,12 +30,17 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   const int64_t states = sizes.directions * sizes.state();
   const bool has_weights = layer.direction[0].dw_ih != nullptr;
   const bool direct = sizes.bytes == sizeof(float);  // fp32 results are written where they go
-  if ((sizes.steps > 1 || layer.packed != nullptr) && (has_weights || sizes.is_gru || sizes.is_lstm)) {
+  const bool recomputes = !plan.saved && (sizes.is_gru || sizes.is_lstm);
+  // Of one direction they lie in y, a step later, but for the first; the library's products can take that.
+  const bool in_y = sizes.directions == 1 && layer.packed == nullptr && !plan.few_rows;
+  if ((sizes.steps > 1 || layer.packed != nullptr) && ((has_weights && !in_y) || recomputes)) {
     previous = take(sizes.directions * rows * sizes.hidden * sizes.bytes);
   }
   for (int d = 0; d < sizes.directions; ++d) {
-    coefficients[d] =
-        take_floats(sizes.chunk * sizes.batch * coefficients_of(plan.problem.cell) * sizes.hidden);
+    if (!plan.saved) {
+      coefficients[d] =
+          take_floats(sizes.chunk * sizes.batch * coefficients_of(plan.problem.cell) * sizes.hidden);
+    }
     d_hidden_gates[d] = take(rows * sizes.gates * sizes.bytes);
     d_input_gates[d] = sizes.is_gru ? take(rows * sizes.gates * sizes.bytes) : d_hidden_gates[d];
   }
@@ -63,7 +68,7 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   }
   // The products of gates, and when these are over, the input's gradient in fp32.
   const uintptr_t shared = next_;
-  if (sizes.is_gru || sizes.is_lstm) {
+  if (recomputes) {
     carve_gates(plan, sizes);
   }
   const uintptr_t end = next_;

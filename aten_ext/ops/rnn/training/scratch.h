@@ -57,8 +57,8 @@ struct LayerSizes {
 struct Scratch {
   Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* memory);
 
-  void* previous = nullptr;      // [directions, steps, batch, H]: states before all steps
-  float* coefficients[2] = {};   // of a chunk
+  void* previous = nullptr;  // [directions, steps, batch, H]: states before all steps, where they are needed
+  float* coefficients[2] = {};   // of a chunk; nullptr: the forward saved them
   void* d_hidden_gates[2] = {};  // [steps, batch, gates]: gradients of W_hh h
   void* d_input_gates[2] = {};   // of W_ih x: a GRU's own, else the same
   // Of a packed sequence, the same in its rows: what the results are made of.

@@ -47,7 +47,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
                                     0,           layers,      batch_first,    0.0,        true, bidirectional,
                                     batch_sizes, none,        reserve,        mask};
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
-                                           gpu_of(c10::Device(c10::kMeta)));
+                                           gpu_of(c10::Device(c10::kMeta)), false);
   plan.one_launch = one_launch;
   plan.few_rows = few_rows;
   plan.tf32 = plan.tf32_results = tf32;
@@ -66,11 +66,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
   return ran.take();
 }
 
-// A forward in training of what the rule may leave to upstream.
+// A forward in training of what the rule may leave to upstream. `saves`: gradients are to come.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const at::Tensor& input, at::TensorList weight, int64_t weight_stride0, const at::Tensor& weight_buf,
     const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, int64_t hidden, int64_t layers,
-    bool bidirectional, at::IntArrayRef batch_sizes) {
+    bool bidirectional, at::IntArrayRef batch_sizes, bool saves) {
   const std::optional<at::Tensor> none, buffer(weight_buf);
   const args::_cudnn_rnn a{input,       weight, weight_stride0, buffer, hx,  cx,   mode,
                            hidden,      0,      layers,         false,  0.0, true, bidirectional,
@@ -80,7 +80,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   TORCH_CHECK(reason == nullptr, reason);
   const Choice<RnnPlan> choice = plan_rnn(problem, gpu_of(c10::Device(c10::kMeta)));
   TORCH_CHECK(choice.reason() == nullptr, choice.reason());
-  auto ran = run(a, choice.plan());
+  RnnPlan chosen = choice.plan();
+  chosen.problem.differentiated = saves;
+  chosen.saves = saves_coefficients(chosen, gpu_of(c10::Device(c10::kMeta)));
+  TORCH_CHECK(chosen.saves == saves, "no kernel that saves");
+  auto ran = run(a, chosen);
   TORCH_CHECK(!ran.refused(), "declined late");
   return ran.take();
 }
@@ -94,7 +98,7 @@ std::vector<int64_t> reserve_of(bool sixteen_bits, int64_t steps, int64_t batch,
   problem.directions = static_cast<int>(directions);
   problem.hidden = hidden;
   problem.sequence = {steps, batch, 1, nullptr, Layout::TimeMajor};
-  const Reserve reserve(problem);
+  const Reserve reserve(problem, false);
   std::vector<int64_t> result{reserve.bytes()};
   for (int64_t layer = 0; layer < layers - 1; ++layer) {
     result.push_back(reserve.offset(layer));

@@ -9,7 +9,7 @@ import torch
 
 from device_on_host import library
 from ops.rnn.cases import tf32_allowed
-from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load
+from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load, saved_bytes
 from ops.rnn.training.test_gradients_on_host import TOLERANCE, flat
 from ops.rnn.training.test_packed_gradients_on_host import Problem
 
@@ -24,11 +24,14 @@ def ops() -> Any:
 @pytest.mark.parametrize("cell", list(MODES))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layers", [1, 3])
-def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) -> None:
+@pytest.mark.parametrize("saves", [False, True])
+def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int, saves: bool) -> None:
     """The forward in training, by the plan for a padded sequence, and its backward."""
     hidden = 16 if cell == "gru" else 200
     if cell == "relu" and dtype != torch.float32:
         pytest.skip("states of 16 bits that are rounded to 0 have another gradient")
+    if saves and cell in ("tanh", "relu"):
+        pytest.skip("a state says all of its step")
     sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
     problem = Problem(ops, [9, 8, 4, 4, 1], sizes)
     lstm = cell == "lstm"
@@ -36,13 +39,14 @@ def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int) ->
     x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True,) * 4)[:6]
     sizes_of_steps = problem.batch_sizes.tolist()
     y, hy, cy, reserve, _ = ops.forward(
-        x, views, stride, buffer, hx, cx, MODES[cell], hidden, layers, True, sizes_of_steps
+        x, views, stride, buffer, hx, cx, MODES[cell], hidden, layers, True, sizes_of_steps, saves
     )
     inference = torch.ops.aten_ext_on_host._cudnn_rnn(
         x, views, stride, buffer, hx, cx, *[*options[:6], False, *options[7:]]
     )
     assert torch.equal(y, inference[0]) and torch.equal(hy, inference[1]) and torch.equal(cy, inference[2])
-    assert reserve.shape == problem.reserve.shape
+    saved = 2 * layers * saved_bytes(cell, 9 * 5, hidden, dtype) if saves else 0
+    assert reserve.shape == (1, problem.reserve.shape[1] + saved)
     kept = reserve.clone()
     grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
     with tf32_allowed(False):
