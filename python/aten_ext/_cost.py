@@ -113,6 +113,40 @@ def _gru_cell(a: Arguments) -> Cost:
     return _cost(read + 6 * _nbytes((state,)), flops * state.numel(), gates.dtype)
 
 
+def _gru_cell_backward(a: Arguments) -> Cost:
+    """Workspace [B, 5H] and the gradient [B, H] read; those of both gates [B, 3H], state and biases written.
+
+    An element: 1 - z, 1 - n * n (2), new (2), its hidden gate, reset (4), update (5), state; biases sum 4.
+    """
+    grad, has_bias = a["grad_hy"], bool(a["has_bias"])
+    moved = _nbytes((a["workspace"],)) + 8 * _nbytes((grad,))
+    biases = 6 * grad.shape[-1] * grad.element_size() if has_bias else 0
+    return _cost(moved + biases, (16 + 4 * has_bias) * grad.numel(), grad.dtype)
+
+
+def _lstm_cell(a: Arguments) -> Cost:
+    """Gates of input and state [B, 4H] and cx read; hy, cy and the gates [B, 4H] written.
+
+    An element: three sigmoids and a tanh of a sum (1 + 4 and 1 + 1), f * c + i * g (3), o * tanh(c) (2);
+    biases add 8.
+    """
+    gates, state, biases = a["input_gates"], a["cx"], (a["input_bias"], a["hidden_bias"])
+    read = _nbytes((gates, a["hidden_gates"], state, *biases))
+    flops = 22 + (8 if biases[0] is not None else 0)
+    return _cost(read + 6 * _nbytes((state,)), flops * state.numel(), gates.dtype)
+
+
+def _lstm_cell_backward(a: Arguments) -> Cost:
+    """Workspace [B, 4H], cx, cy and the gradients that are given read; those of gates, cx and bias written.
+
+    An element: tanh(cy), dc (5), the gradients of the gates i (4), f (4), g (4), o (4), cx; biases sum 4.
+    """
+    state, has_bias = a["cx"], bool(a["has_bias"])
+    read = _nbytes((a["workspace"], state, a["cy"], a["grad_hy"], a["grad_cy"]))
+    biases = 4 * state.shape[-1] * state.element_size() if has_bias else 0
+    return _cost(read + 5 * _nbytes((state,)) + biases, (23 + 4 * has_bias) * state.numel(), state.dtype)
+
+
 def _rnn(a: Arguments) -> Cost:
     """Input, weights, states read once; output and states written. What is kept for backward is left out.
 
@@ -236,6 +270,9 @@ FORMULAS: dict[str, Callable[[Arguments], Cost]] = {
     "_fused_adamw_": _adam,
     "_fused_sgd_": _sgd,
     "_thnn_fused_gru_cell": _gru_cell,
+    "_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "_thnn_fused_lstm_cell": _lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
     "addmm": _addmm,
     "cat": _cat,
     "gru": _layers,

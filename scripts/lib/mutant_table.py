@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import mutants_of_cat
+import mutants_of_gates
 import mutants_of_gru
 import mutants_of_linear
 import mutants_of_registry
@@ -47,6 +48,7 @@ MUTANTS: list[Mutant] = [
         mutants_of_step_kernels.ROWS,
         mutants_of_cat.ROWS,
         mutants_of_gru.ROWS,
+        mutants_of_gates.ROWS,
         mutants_of_rnn_backward.ROWS,
         mutants_of_rnn_cpu.ROWS,
         mutants_of_linear.ROWS,

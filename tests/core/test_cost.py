@@ -49,6 +49,14 @@ NONE = dict(grad_scale=None, found_inf=None, maximize=False, weight_decay=0.0)
 SGD = NONE | dict(self=[meta(8)], nesterov=True)
 GATES = dict(input_gates=meta(2, 12), hidden_gates=meta(2, 12), hx=meta(2, 4))
 CELL = GATES | dict(input_bias=meta(12), hidden_bias=meta(12))
+LSTM_GATES = dict(
+    input_gates=meta(2, 16),
+    hidden_gates=meta(2, 16),
+    cx=meta(2, 4),
+    input_bias=meta(16),
+    hidden_bias=meta(16),
+)
+LSTM_BACKWARD = dict(grad_hy=meta(2, 4), cx=meta(2, 4), cy=meta(2, 4), workspace=meta(2, 16))
 GRU = dict(input=meta(2, 3), hx=meta(2, 4), w_ih=meta(12, 3), w_hh=meta(12, 4), b_ih=meta(12), b_hh=meta(12))
 ADDMM = dict(self=meta(5), mat1=meta(2, 3), mat2=meta(3, 5), beta=1, alpha=1)
 LAYERS = dict(hx=meta(1, 2, 4), params=[meta(12, 3), meta(12, 4)], bidirectional=False)
@@ -79,6 +87,22 @@ RNN_BACKWARD = RNN | dict(
         ("_fused_sgd_", SGD | dict(momentum=0.9, is_first_step=True), (128, 32)),
         ("_fused_adagrad_", NONE | dict(self=[meta(8)]), (160, 56)),
         ("_thnn_fused_gru_cell", CELL, ((24 + 24 + 8 + 24 + 48) * 4, 8 * 22)),
+        (
+            "_thnn_fused_gru_cell_backward",
+            dict(grad_hy=meta(2, 4), workspace=meta(2, 20), has_bias=True),
+            ((8 + 40 + 24 + 24 + 8 + 24) * 4, 8 * 20),
+        ),
+        ("_thnn_fused_lstm_cell", LSTM_GATES, ((32 + 32 + 8 + 32 + 8 + 8 + 32) * 4, 8 * 30)),
+        (
+            "_thnn_fused_lstm_cell_backward_impl",
+            LSTM_BACKWARD | dict(grad_cy=None, has_bias=True),
+            ((8 + 8 + 8 + 32 + 32 + 8 + 16) * 4, 8 * 27),
+        ),
+        (
+            "_thnn_fused_lstm_cell_backward_impl",
+            LSTM_BACKWARD | dict(grad_cy=meta(2, 4), has_bias=False),
+            ((8 + 8 + 8 + 8 + 32 + 32 + 8) * 4, 8 * 23),
+        ),
         ("gru_cell", GRU, ((6 + 8 + 36 + 48 + 24 + 8) * 4, 2 * 2 * 84 + 8 * 22)),
         # 4 gates of 2 x 8 elements from 6 inputs: two states read and two written.
         (

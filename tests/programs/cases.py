@@ -118,6 +118,10 @@ def _gru_inference(x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tenso
     return torch.gru(x, h, [w_ih, w_hh, b_ih, b_hh], True, 1, 0.0, False, False, False)
 
 
+def _lstm_cell(x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Any:
+    return torch.lstm_cell(x, (h, h.sin()), w_ih, w_hh, b_ih, b_hh)
+
+
 def _recurrent(device: str, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Input, state, and weights as large as nn.GRU starts with: rounding does not grow from step to step."""
     x, h, *weights = _random("cpu", *shapes)
@@ -127,6 +131,7 @@ def _recurrent(device: str, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 # [T, B, I], [1, B, H], [3H, I], [3H, H], [3H], [3H]; the cell: [B, I], [B, H]
 GRU_SHAPES = ((7, 4, 16), (1, 4, 32), (96, 16), (96, 32), (96,), (96,))
 CELL_SHAPES = ((4, 16), (4, 32), *GRU_SHAPES[2:])
+LSTM_CELL_SHAPES = ((4, 16), (4, 32), (128, 16), (128, 32), (128,), (128,))
 
 GRU_OPERATORS = (
     "gru",
@@ -211,6 +216,14 @@ CASES = (
         lambda d: _recurrent(d, *CELL_SHAPES),
         torch.gru_cell,
         # On CUDA one operator is all gates: without forward mode, complex numbers or a meta kernel.
+        raises_on_cuda=frozenset({"jvp", "views"}),
+        traced_by_calling=frozenset({"CUDA"}),
+    ),
+    Case(
+        "lstm_cell",
+        ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "lstm_cell"),
+        lambda d: _recurrent(d, *LSTM_CELL_SHAPES),
+        _lstm_cell,
         raises_on_cuda=frozenset({"jvp", "views"}),
         traced_by_calling=frozenset({"CUDA"}),
     ),

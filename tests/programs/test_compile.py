@@ -115,7 +115,7 @@ def test_dynamic_shapes(case: Case, device: str) -> None:
     """One compilation for several sizes."""
     if untraceable(case):
         pytest.skip(UNTRACEABLE)
-    if case.name in ("gru", "gru_inference", "gru_cell", "linear"):
+    if case.name in ("gru", "gru_inference", "gru_cell", "lstm_cell", "linear"):
         pytest.skip("the sizes of its arguments depend on each other")
     compiled = torch.compile(case.call, backend="aot_eager", dynamic=True)
 

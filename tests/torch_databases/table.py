@@ -174,6 +174,8 @@ TABLE: dict[str, Row] = {
     ),
     "_thnn_fused_gru_cell": Row(modules=("nn.GRUCell", "nn.GRU")),
     "_thnn_fused_gru_cell_backward": Row(modules=("nn.GRUCell", "nn.GRU")),
+    "_thnn_fused_lstm_cell": Row(modules=("nn.LSTMCell", "nn.LSTM")),
+    "_thnn_fused_lstm_cell_backward_impl": Row(modules=("nn.LSTMCell", "nn.LSTM")),
     "gru_cell": Row(modules=("nn.GRUCell",)),
     "lstm_cell": Row(modules=("nn.LSTMCell",)),
     "rnn_tanh_cell": Row(modules=("nn.RNNCell",)),
@@ -277,7 +279,7 @@ UNREACHED = {
 # Its own kernel takes their place.
 PARTS = {
     "gru_cell": {"mm": 2, "_thnn_fused_gru_cell": 1},
-    "lstm_cell": {"mm": 2},
+    "lstm_cell": {"mm": 2, "_thnn_fused_lstm_cell": 1},
     "rnn_tanh_cell": {"addmm": 2},
     "rnn_relu_cell": {"addmm": 2},
 }

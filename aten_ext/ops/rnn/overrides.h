@@ -1,4 +1,5 @@
-// _cudnn_rnn and its backward, the cells and _thnn_fused_gru_cell: their plans, and who decides and runs.
+// _cudnn_rnn and its backward, the cells, and the gates of their steps with their backwards: plans, and who
+// decides and runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include "core/needs.h"
 #include "ops/rnn/cell_kernel.h"
 #include "ops/rnn/cpu/overrides.h"
+#include "ops/rnn/gates_backward.h"
 #include "ops/rnn/plan.h"
 #include "ops/rnn/training/plan.h"
 
@@ -51,6 +53,30 @@ struct GatesPlan {
   }
 };
 
+// The backward of the gates of one step.
+struct GatesBackwardPlan {
+  Dtype dtype;
+  bool biases;
+  int64_t batch, hidden;
+  GatesTile tile;
+
+  size_t element() const {  // of arithmetic
+    return dtype == Dtype::Double ? sizeof(double) : sizeof(float);
+  }
+  std::string describe() const {
+    const std::string unit = tile.units == 1 ? "a unit a thread" : "two units a thread";
+    if (!biases) {
+      return unit;
+    }
+    return unit + (tile.parts == 1 ? ", biases in the same launch" : ", biases in two launches");
+  }
+  Needs needs() const {
+    Needs needs;
+    needs.shared_bytes = biases ? static_cast<int>(bytes_of_sums(tile, element())) : 0;
+    return needs;
+  }
+};
+
 Choice<RnnPlan> choose(const args::_cudnn_rnn& arguments);
 Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     const args::_cudnn_rnn& arguments, const RnnPlan& plan);
@@ -76,5 +102,17 @@ Ran<at::Tensor> run(const args::rnn_relu_cell& arguments, const CellPlan& plan);
 Choice<GatesPlan> choose(const args::_thnn_fused_gru_cell& arguments);
 Ran<std::tuple<at::Tensor, at::Tensor>> run(const args::_thnn_fused_gru_cell& arguments,
                                             const GatesPlan& plan);
+
+Choice<GatesBackwardPlan> choose(const args::_thnn_fused_gru_cell_backward& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
+    const args::_thnn_fused_gru_cell_backward& arguments, const GatesBackwardPlan& plan);
+
+Choice<GatesPlan> choose(const args::_thnn_fused_lstm_cell& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor>> run(const args::_thnn_fused_lstm_cell& arguments,
+                                                        const GatesPlan& plan);
+
+Choice<GatesBackwardPlan> choose(const args::_thnn_fused_lstm_cell_backward_impl& arguments);
+Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor>> run(
+    const args::_thnn_fused_lstm_cell_backward_impl& arguments, const GatesBackwardPlan& plan);
 
 }  // namespace aten_ext::cuda

@@ -40,6 +40,7 @@ for _op in (
     "gru",
     "rnn_training",
     "rnn_packed",
+    "rnn_cell_training",
     "rnn_cpu",
     "linear",
 ):

@@ -1,4 +1,4 @@
-"""Random calls of cells without gradients, and of the GRU's gates."""
+"""Random calls of cells without gradients, and of the gates of a step with their backwards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from random import Random
 
 from aten_ext.bench.case import Case
 from aten_ext.bench.gru import DTYPES, Cell, Gates
+from aten_ext.bench.rnn_cell_training import Gates as TrainingGates
 from aten_ext.sweep import draw, known_layers
 
 
@@ -18,6 +19,10 @@ def case(random: Random, device: str) -> Case | None:
     else:
         inputs, hidden = draw.awkward(random, 1, 2048), draw.awkward(random, 8, 2048)
     rows, dtype = draw.log_uniform(random, 1, 4096), random.choice(DTYPES)
-    if random.random() < 0.4:
+    kind = random.random()
+    if kind < 0.2:
         return Gates(rows, hidden, dtype).case()
+    if kind < 0.5:
+        cell, backward = random.choice((("GRU", True), ("LSTM", False), ("LSTM", True)))
+        return TrainingGates(cell, rows, hidden, dtype, backward, random.random() < 0.8).case()
     return Cell(rows, inputs, hidden, dtype, random.choice(("GRU", "LSTM", "RNN"))).case()

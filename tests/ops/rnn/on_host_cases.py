@@ -63,6 +63,10 @@ def load() -> Any:
         "ops/rnn/cells.cpp",
         "ops/rnn/thnn_fused_gru_cell.cu",
         "ops/rnn/thnn_fused_gru_cell.cpp",
+        "ops/rnn/thnn_fused_gru_cell_backward.cu",
+        "ops/rnn/thnn_fused_gru_cell_backward.cpp",
+        "ops/rnn/thnn_fused_lstm_cell.cu",
+        "ops/rnn/thnn_fused_lstm_cell.cpp",
         str(Path(__file__).with_name("gru_ops.cpp")),
         str(Path(__file__).parent / "training" / "gradient_ops.cpp"),
     )

@@ -51,6 +51,19 @@ def gates(dtype: torch.dtype, batch: int, hidden: int) -> tuple[Any, ...]:
     return *products, meta(batch, hidden, dtype=dtype), None, None
 
 
+def training_gates(dtype: torch.dtype, batch: int, hidden: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The gates of an LSTM's step, and the backwards of both cells' with and without biases."""
+    state, four = meta(batch, hidden, dtype=dtype), meta(batch, 4 * hidden, dtype=dtype)
+    bias = meta(4 * hidden, dtype=dtype)
+    yield "_thnn_fused_lstm_cell", (four, four, state, bias, bias)
+    for has_bias in (False, True):
+        yield (
+            "_thnn_fused_gru_cell_backward",
+            (state, meta(batch, 5 * hidden, dtype=dtype), has_bias),
+        )
+        yield "_thnn_fused_lstm_cell_backward_impl", (state, None, state, state, four, has_bias)
+
+
 def calls() -> Iterator[tuple[str, tuple[Any, ...]]]:
     for dtype, batch, hidden in itertools.product(DTYPES, BATCHES, HIDDEN):
         for mode, op in CELL_OF.items():
@@ -59,6 +72,8 @@ def calls() -> Iterator[tuple[str, tuple[Any, ...]]]:
             for inputs in INPUTS:
                 yield op, cell(dtype, batch, inputs, hidden, mode)
         yield "_thnn_fused_gru_cell", gates(dtype, batch, hidden)
+    for dtype, batch, hidden in itertools.product((*DTYPES, torch.float64), BATCHES, HIDDEN):
+        yield from training_gates(dtype, batch, hidden)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,229 @@
+"""The gates of cells in training and their backwards: when they run fused, and parity with upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+import aten_ext
+from ops.rnn.cases import DTYPES, assert_ran, documented, meta, names
+
+GRU_BACKWARD = "_thnn_fused_gru_cell_backward"
+LSTM = "_thnn_fused_lstm_cell"
+LSTM_BACKWARD = "_thnn_fused_lstm_cell_backward_impl"
+
+
+def arguments(name: str, batch: int, hidden: int, new: Callable[..., Any]) -> dict[str, Any]:
+    """Of a call with everything given; ``new(*shape)`` makes a tensor."""
+    if name == GRU_BACKWARD:
+        return {"grad_hy": new(batch, hidden), "workspace": new(batch, 5 * hidden), "has_bias": True}
+    if name == LSTM:
+        biases = {"input_bias": new(4 * hidden), "hidden_bias": new(4 * hidden)}
+        products = {"input_gates": new(batch, 4 * hidden), "hidden_gates": new(batch, 4 * hidden)}
+        return products | {"cx": new(batch, hidden)} | biases
+    states = {key: new(batch, hidden) for key in ("grad_hy", "grad_cy", "cx", "cy")}
+    return states | {"workspace": new(batch, 4 * hidden), "has_bias": True}
+
+
+def explained(
+    name: str, batch: int = 2, hidden: int = 8, dtype: torch.dtype = torch.float32, **changes: Any
+) -> Any:
+    def new(*shape: int) -> torch.Tensor:
+        return meta(*shape, dtype=dtype)
+
+    return aten_ext.explain(name, key="CUDA", **arguments(name, batch, hidden, new) | changes)
+
+
+def ask(name: str, **options: Any) -> str:
+    reason = explained(name, **options).reason
+    return documented(reason) if reason else ""
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+def test_runs(dtype: torch.dtype) -> None:
+    for name in (GRU_BACKWARD, LSTM, LSTM_BACKWARD):
+        assert ask(name, dtype=dtype) == ""
+    assert ask(LSTM, dtype=dtype, input_bias=None, hidden_bias=None) == ""
+    stacked, number = meta(2, 3, 8, dtype=dtype)[:, 1], meta(1, dtype=dtype).expand(2, 8)
+    for grad in (stacked, number):
+        assert ask(GRU_BACKWARD, dtype=dtype, grad_hy=grad, has_bias=False) == ""
+        assert ask(LSTM_BACKWARD, dtype=dtype, grad_hy=grad, grad_cy=None) == ""
+        assert ask(LSTM_BACKWARD, dtype=dtype, grad_hy=None, grad_cy=grad) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "changes"),
+    [
+        (GRU_BACKWARD, "dtype other than float32, float16, bfloat16, float64", {"dtype": torch.int32}),
+        (GRU_BACKWARD, "more than one dtype", {"workspace": meta(2, 40, dtype=torch.float16)}),
+        (GRU_BACKWARD, "more than one device", {"workspace": torch.empty(2, 40)}),
+        (GRU_BACKWARD, "tensor that is not strided", {"grad_hy": torch.ones(2, 8).to_sparse().to("meta")}),
+        (GRU_BACKWARD, "gates that do not fit the state", {"workspace": meta(2, 41)}),
+        (GRU_BACKWARD, "gates that do not fit the state", {"grad_hy": meta(2, 1, 8)}),
+        (GRU_BACKWARD, "empty input", {"batch": 0}),
+        (GRU_BACKWARD, "tensor that is not contiguous", {"workspace": meta(40, 2).t()}),
+        (LSTM, "dtype other than float32, float16, bfloat16, float64", {"dtype": torch.int32}),
+        (LSTM, "one bias of two", {"hidden_bias": None}),
+        (LSTM, "more than one dtype", {"cx": meta(2, 8, dtype=torch.float16)}),
+        (LSTM, "more than one device", {"cx": torch.empty(2, 8)}),
+        (LSTM, "gates that do not fit the state", {"hidden_gates": meta(2, 24)}),
+        (LSTM, "gates that do not fit the state", {"input_bias": meta(24)}),
+        (LSTM, "empty input", {"hidden": 0}),
+        (LSTM, "tensor that is not contiguous", {"cx": meta(8, 2).t()}),
+        (LSTM_BACKWARD, "no gradient", {"grad_hy": None, "grad_cy": None}),
+        (LSTM_BACKWARD, "dtype other than float32, float16, bfloat16, float64", {"dtype": torch.int32}),
+        (LSTM_BACKWARD, "more than one dtype", {"cx": meta(2, 8, dtype=torch.float16)}),
+        (LSTM_BACKWARD, "more than one dtype", {"grad_cy": meta(2, 8, dtype=torch.float16)}),
+        (LSTM_BACKWARD, "more than one device", {"cy": torch.empty(2, 8)}),
+        (LSTM_BACKWARD, "gates that do not fit the state", {"workspace": meta(2, 24)}),
+        (LSTM_BACKWARD, "gates that do not fit the state", {"cy": meta(2, 7)}),
+        (LSTM_BACKWARD, "gradient of another size", {"grad_cy": meta(1, 8)}),
+        (LSTM_BACKWARD, "empty input", {"batch": 0}),
+        (LSTM_BACKWARD, "tensor that is not contiguous", {"cy": meta(8, 2).t()}),
+    ],
+    ids=names,
+)
+def test_declines(name: str, reason: str, changes: dict[str, Any]) -> None:
+    assert ask(name, **changes) == reason
+
+
+def test_plans() -> None:
+    """Two units of fp32 where they are neighbours; biases in the same launch up to 64 rows."""
+    plans = {
+        "two units a thread, biases in the same launch": {"batch": 64},
+        "two units a thread, biases in two launches": {"batch": 65},
+        "two units a thread": {"batch": 65, "has_bias": False},
+        "a unit a thread": {"hidden": 7, "has_bias": False},
+        "a unit a thread, biases in the same launch": {"grad_hy": meta(1).expand(2, 8)},
+    }
+    for plan, changes in plans.items():
+        assert explained(GRU_BACKWARD, **changes).plan == plan
+    assert explained(GRU_BACKWARD, has_bias=False, grad_hy=meta(2, 9)[:, :8]).plan == "a unit a thread"
+    assert explained(GRU_BACKWARD, has_bias=False, dtype=torch.half).plan == "a unit a thread"
+    many = {"batch": 200, "hidden": 1024, "has_bias": False}
+    assert explained(GRU_BACKWARD, dtype=torch.half, **many).plan == "two units a thread"
+    assert explained(GRU_BACKWARD, dtype=torch.double, **many).plan == "a unit a thread"
+    assert explained(LSTM).plan == "two units a thread"
+
+
+# ---- on a GPU ----------------------------------------------------------------------------------------
+
+SIZES = [(1, 1), (1, 512), (3, 7), (64, 1024), (65, 66), (512, 128), (1000, 333)]
+OF_SUMS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""Relative to the sum of the terms' absolute values."""
+
+
+def new_on_gpu(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    return lambda *shape: torch.randn(*shape, device="cuda").to(dtype)
+
+
+def both(name: str, given: dict[str, Any]) -> tuple[Any, Any]:
+    """Upstream's results and ours."""
+    operator = getattr(torch.ops.aten, name)
+    with aten_ext.disabled():
+        theirs = operator(**given)
+    aten_ext.reset_counts()
+    ours = operator(**given)
+    assert_ran(name)
+    return ours, theirs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+@pytest.mark.parametrize(("batch", "hidden"), SIZES)
+def test_same_bits_as_upstream(dtype: torch.dtype, batch: int, hidden: int) -> None:
+    """All but the sums of the biases' gradients, which have another order."""
+    torch.manual_seed(0)
+    for name, sums in ((LSTM, 0), (LSTM_BACKWARD, 1), (GRU_BACKWARD, 2)):
+        given = arguments(name, batch, hidden, new_on_gpu(dtype))
+        changes: list[dict[str, Any]] = [{}]
+        if name == LSTM:
+            changes += [{"input_bias": None, "hidden_bias": None}]
+        else:
+            grad = torch.randn(batch, 3, hidden, device="cuda").to(dtype)[:, 1]
+            changes += [{"has_bias": False}, {"grad_hy": grad}, {"grad_hy": grad[:1, :1].expand_as(grad)}]
+        if name == LSTM_BACKWARD:
+            changes += [{"grad_hy": None}, {"grad_cy": None}]
+        for change in changes:
+            ours, theirs = both(name, given | change)
+            exact = len(ours) - sums
+            for mine, upstreams in zip(ours[:exact], theirs[:exact], strict=True):
+                assert mine.stride() == upstreams.stride()
+                assert torch.equal(mine, upstreams), (name, change)
+            gates = ours[:sums]
+            for mine, upstreams, grads in zip(ours[exact:], theirs[exact:], gates, strict=True):
+                assert (mine is None) == (upstreams is None)
+                if mine is not None:
+                    size = grads.double().abs().sum(0)
+                    difference = (mine.double() - upstreams.double()).abs()
+                    assert (difference <= OF_SUMS[dtype] * size + 1e-7).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+@pytest.mark.parametrize("cell", ["LSTMCell", "GRUCell"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("forward", [True, False], ids=["forward", "upstream's forward"])
+def test_training(dtype: torch.dtype, cell: str, bias: bool, forward: bool) -> None:
+    """A few steps of a cell; a backward reads what either forward kept."""
+    torch.manual_seed(0)
+    operators = ("_thnn_fused_gru_cell", GRU_BACKWARD) if cell == "GRUCell" else (LSTM, LSTM_BACKWARD)
+    module = getattr(torch.nn, cell)(24, 40, bias=bias).to("cuda", dtype)
+    inputs = torch.randn(3, 6, 24, device="cuda").to(dtype)
+
+    def loss() -> torch.Tensor:
+        state = torch.zeros(6, 40, device="cuda", dtype=dtype)
+        states: Any = (state, state) if cell == "LSTMCell" else state
+        total = state.sum()
+        for x in inputs:
+            states = module(x, states)
+            total = total + (states[0] if cell == "LSTMCell" else states).square().sum()
+        return total
+
+    parameters = list(module.parameters())
+    with aten_ext.disabled():
+        expected = loss()
+        theirs = torch.autograd.grad(expected, parameters)
+    aten_ext.reset_counts()
+    with nullcontext() if forward else aten_ext.disabled(operators[0]):
+        value = loss()
+    ours = torch.autograd.grad(value, parameters)
+    if forward:
+        assert_ran(operators[0], 3)
+    assert_ran(operators[1], 3)
+    size = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}[dtype]
+    torch.testing.assert_close(value, expected, rtol=size, atol=size)
+    for mine, upstreams in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, upstreams, rtol=size, atol=size)
+
+
+@pytest.mark.gpu
+def test_a_call_repeats_its_bits_and_is_captured() -> None:
+    torch.manual_seed(0)
+    given = arguments(GRU_BACKWARD, 300, 130, new_on_gpu(torch.float32))
+    operator = getattr(torch.ops.aten, GRU_BACKWARD)
+    expected = operator(**given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours = operator(**given)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(mine, wanted) for mine, wanted in zip(ours, expected, strict=True))
+
+
+@pytest.mark.gpu
+def test_upstream_raises_its_errors() -> None:
+    for name, change in ((GRU_BACKWARD, {"workspace": (2, 41)}), (LSTM_BACKWARD, {"cy": (2, 7)})):
+        given = arguments(name, 2, 8, new_on_gpu(torch.float32))
+        given |= {key: torch.ones(shape, device="cuda") for key, shape in change.items()}
+        messages = []
+        for off in (True, False):
+            switch = aten_ext.disabled(name) if off else nullcontext()
+            with switch, pytest.raises(RuntimeError) as error:
+                getattr(torch.ops.aten, name)(**given)
+            messages.append(str(error.value).splitlines()[0])
+        assert messages[0] == messages[1]
