@@ -47,8 +47,9 @@ class Call:
         """What it returns and what it wrote; of arguments in ``dtype`` if one is given."""
         arguments = self.make(device)
         if dtype is not None:
+            # Steps and learning rates are single numbers, of float32 whatever the parameters are.
             arguments = pytree.tree_map_only(
-                Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, arguments
+                Tensor, lambda t: t.to(dtype) if t.is_floating_point() and t.dim() else t, arguments
             )
         return self.results_of(arguments)
 
@@ -86,7 +87,8 @@ def _lists(count: int, *, positive: tuple[int, ...] = (), steps: bool = True) ->
             values[0][i] = float("nan")
             values[1][i, 3] = float("inf")
             values[1][i, 4] = -0.0
-            values[3].flatten()[i] = 3e-39  # denormal
+            # Denormal, by its bits, for a thread that flushes; another thread's in upstream's kernel.
+            values[3].flatten().view(torch.int32)[-1] = 2_000_000
         counters = [[torch.tensor(3.0, device=device) for _ in SIZES]] if steps else []
         return (*lists, *counters)
 
