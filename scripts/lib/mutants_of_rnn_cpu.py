@@ -9,9 +9,24 @@ _TESTS = "tests/ops/rnn/cpu"
 _DECLINES = f"{_TESTS}/test_declines.py"
 _LAYERS = f"{_TESTS}/test_layers.py"
 _OF_CELLS = f"{_TESTS}/test_cells.py"
+_DENORMALS = f"{_TESTS}/test_flush_denormal.py"
 _NODE = f"{_TESTS}/test_autograd.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "rnn on CPU: threads of the pool may flush denormals",
+        _RULE,
+        "return multiplications > kOneThread && pool_flushes_otherwise() ?",
+        "return multiplications > kOneThread && false ?",
+        (f"{_DENORMALS}::test_threads_that_flush_for_a_caller_that_does_not",),
+    ),
+    (
+        "rnn on CPU: small products ask the pool",
+        _RULE,
+        "return multiplications > kOneThread && pool",
+        "return pool",
+        (f"{_DENORMALS}::test_threads_that_flush_for_a_caller_that_does_not",),
+    ),
     (
         "rnn on CPU: every dtype is taken",
         _RULE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 _RULES = "tests/ops/optimizer/test_adam_rules.py"
 _SGD = "tests/ops/optimizer/test_sgd.py"
 _ADAGRAD = "tests/ops/optimizer/test_adagrad.py"
+_DENORMALS = "tests/ops/optimizer/test_flush_denormal.py"
 _ADD = "tests/ops/optimizer/test_foreach_add.py"
 
 _DECLINES = "tests/ops/optimizer/test_adam_declines.py"
@@ -149,9 +150,40 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "denormals may be flushed by one thread",
         "aten_ext/ops/optimizer/cpu/step.h",
-        "return flushes_denormals() ?",
-        "return false ?",
-        ("tests/ops/optimizer/test_flush_denormal.py::test_threads_that_do_not_flush",),
+        "if (flushes_denormals()) {",
+        "if (false) {",
+        (f"{_DENORMALS}::test_threads_that_do_not_flush",),
+    ),
+    (
+        "denormals may be flushed by the other threads",
+        "aten_ext/ops/optimizer/cpu/step.h",
+        "return may_share && pool_flushes_otherwise() ?",
+        "return may_share && false ?",
+        (f"{_DENORMALS}::test_threads_that_flush_for_a_caller_that_does_not",),
+    ),
+    (
+        "denormals: threads are asked once",
+        "aten_ext/core/denormals.cpp",
+        "pool.threads != threads || pool.mode != mode || pool.stale.load(std::memory_order_relaxed)",
+        "pool.threads != threads",
+        (
+            f"{_DENORMALS}::test_threads_that_flush_for_a_caller_that_does_not",
+            f"{_DENORMALS}::test_threads_that_were_asked_and_replaced",
+        ),
+    ),
+    (
+        "denormals: a thread keeps its own mode",
+        "aten_ext/core/denormals.cpp",
+        "    set_mode(mode.bits_);",
+        "    set_mode(before_);",
+        (f"{_DENORMALS}::test_threads_that_were_asked_and_replaced",),
+    ),
+    (
+        "denormals: a thread does not get its mode back",
+        "aten_ext/core/denormals.cpp",
+        "    set_mode(before_);",
+        "",
+        (f"{_DENORMALS}::test_threads_that_were_asked_and_replaced",),
     ),
     (
         "any learning rate",

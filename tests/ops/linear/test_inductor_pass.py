@@ -18,6 +18,8 @@ from torch.fx import Graph, GraphModule
 
 import aten_ext
 from aten_ext import _inductor_pass, _inductor_slot
+from device_on_host import library
+from ops.linear.test_on_host import load
 
 NAME = "inductor_addmm_activation"
 F = torch.nn.functional
@@ -100,6 +102,89 @@ def test_the_value_is_the_same() -> None:
     expected = graph(*inputs)
     assert len(rewritten(graph)) == 1
     torch.testing.assert_close(graph(*inputs), expected)
+
+
+PLACES = ("x", "weight", "bias")
+
+
+def special_operands(
+    place: str, rows: int, dtype: torch.dtype, device: str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, weight and bias; one holds NaN, both infinities and -0, the others zeros where they meet."""
+    generator = torch.Generator().manual_seed(rows)
+    shapes = {"x": (rows, 64), "weight": (32, 64), "bias": (32,)}
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    for name, values in tensors.items():
+        if name == place:
+            # In x by rows, as far as there are; in the weight by columns of the result.
+            for i, value in enumerate((torch.nan, torch.inf, -torch.inf, -0.0)):
+                at = i % len(values)
+                values[at if name == "bias" else (at, 7 * i)] = value
+        elif name != "bias":
+            values[-1, 7] = 0  # times an infinity: NaN
+            values[-1, 14] = -0.0
+    x, weight, bias = (values.to(device, dtype) for values in tensors.values())
+    return x, weight, bias
+
+
+def classes(t: torch.Tensor) -> torch.Tensor:
+    """0: a number; 1, -1: an infinity; 2: NaN."""
+    return t.isnan() * 2 + t.isinf() * t.sign().nan_to_num()
+
+
+def assert_special(results: torch.Tensor, place: str) -> None:
+    """The inputs are what they are for: an activation that dropped a NaN would be seen."""
+    assert results.isnan().any()
+    # Of a single row x makes all NaN, and the weight may make the infinities negative.
+    assert (results == torch.inf).any() or (place != "bias" and len(results) < 4)
+
+
+def run_with(graph: GraphModule, operator: Any, *inputs: torch.Tensor) -> torch.Tensor:
+    """The rewritten graph with another operator in the place of ``_addmm_activation``."""
+    for node in graph.graph.nodes:
+        if node.target is aten._addmm_activation.default:
+            node.target = operator
+    graph.recompile()
+    result: torch.Tensor = graph(*inputs)
+    return result
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("rows", [1, 4, 8, 64])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_special_values_by_the_cpus_kernel(dtype: torch.dtype, rows: int, place: str) -> None:
+    """ReLU of the rewritten graph keeps NaN and infinities as the eager modules do."""
+    if dtype == torch.float32 and rows > 32:
+        pytest.skip("not rewritten")
+    operands = special_operands(place, rows, dtype)
+    graph = trace(lambda x, w, b: torch.relu(linear(x, w, b)), *map(shape_of, operands), dtype=dtype)
+    assert len(rewritten(graph)) == 1
+    eager = torch.relu(linear(*operands))
+    assert_special(eager, place)
+    assert torch.equal(classes(graph(*operands)), classes(eager))
+
+
+def shape_of(t: torch.Tensor) -> tuple[int, ...]:
+    return tuple(t.shape)
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+@pytest.mark.parametrize(("act", "use_gelu"), [(torch.relu, False), (gelu_tanh, True)], ids=["relu", "gelu"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_special_values_on_host(
+    dtype: torch.dtype, rows: int, place: str, act: Function, use_gelu: bool
+) -> None:
+    """The same with the override's own kernel for few rows, run by the CPU."""
+    load()
+    operands = special_operands(place, rows, dtype)
+    graph = trace(lambda x, w, b: act(linear(x, w, b)), *map(shape_of, operands), dtype=dtype)
+    assert rewritten(graph) == [{"use_gelu": use_gelu}]
+    ours = run_with(graph, torch.ops.aten_ext_on_host._addmm_activation, *operands)
+    eager = act(linear(*operands))
+    assert_special(eager, place)
+    assert torch.equal(classes(ours), classes(eager))
 
 
 def test_alpha_and_beta_stay() -> None:
@@ -406,6 +491,44 @@ def test_compiled_model_reaches_the_override(dtype: torch.dtype, act: Function, 
             theirs = model(x)
     tolerance = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("act", "gelu"), [(torch.relu, False), (gelu_tanh, True)], ids=["relu", "gelu"])
+@pytest.mark.parametrize("rows", [1, 8, 512])
+def test_special_values_on_a_gpu(rows: int, dtype: torch.dtype, act: Function, gelu: bool) -> None:
+    """Every element is of eager upstream's class, and of the class that Inductor gives without the pass."""
+
+    def layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = act(linear(x, w, b))
+        return result
+
+    def compiled(operands: list[tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
+        torch._dynamo.reset()
+        with inductor_config.patch(force_disable_caches=True), torch.no_grad():
+            function = torch.compile(layer)
+            return [function(*of_a_place) for of_a_place in operands]
+
+    operands: list[tuple[torch.Tensor, ...]] = [
+        special_operands(place, rows, dtype, "cuda") for place in PLACES
+    ]
+    aten_ext.enable(NAME)
+    aten_ext.reset_counts()
+    ours = compiled(operands)
+    is_rewritten = dtype != torch.float32 or rows <= 32
+    assert aten_ext.passes()[0].rewrites == is_rewritten
+    asked = aten_ext.counts("CUDA")["_addmm_activation"]
+    assert (asked.ran + sum(asked.declined.values()) > 0) == is_rewritten
+    with aten_ext.disabled():
+        inductors = compiled(operands)
+        with torch.no_grad():
+            eager = [layer(*of_a_place) for of_a_place in operands]
+    for place, mine, without_pass, upstreams in zip(PLACES, ours, inductors, eager, strict=True):
+        assert_special(upstreams, place)
+        wanted = classes(upstreams)
+        assert torch.equal(classes(mine), wanted), f"{place}: eager"
+        assert torch.equal(classes(mine), classes(without_pass)), f"{place}: Inductor without the pass"
 
 
 @pytest.mark.gpu

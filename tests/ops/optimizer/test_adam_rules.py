@@ -239,3 +239,15 @@ print(torch.backends.cpu.get_cpu_capability(), counts.ran, dict(counts.declined)
     )
     expected = {"default": "DEFAULT 0 {'CPU without AVX2': 1} True", "avx2": "AVX2 1 {} True"}
     assert (run.stdout.strip(), run.stderr) == (expected[capability], "")
+
+
+def test_the_plan_in_words() -> None:
+    """One thread for what is not worth more, by the number of elements of all parameters."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for last, words in ((8191, "one thread"), (8192, "one parallel region over the whole list")):
+            answer = ask("_fused_adamw_", "CPU", make_state([(8000,), (192,), (last,)]))
+            assert (answer.reason, answer.plan) == ("", words)
+    finally:
+        torch.set_num_threads(threads)

@@ -53,16 +53,41 @@ def run(op):
                  for name in step.written
                  for a, b in zip(step.lists[name], theirs.lists[name]))
     zeros = sum(int((t == 0).sum()) for name in step.written for t in theirs.lists[name])
+    if differ:  # only where ours kept what upstream flushed
+        assert all(t.count_nonzero() == t.numel() for name in step.written for t in step.lists[name])
     return counts.ran, dict(counts.declined), differ, zeros > 0
+
+def start_threads():
+    torch.ones(1_000_000).add_(1)
+
+def replace_a_thread():
+    for count in (2, 3):
+        torch.set_num_threads(count)
+        start_threads()
 
 op, when = sys.argv[1:]
 torch.set_num_threads(3)
 if when == "after the threads":
-    torch.ones(1_000_000).add_(1)
+    start_threads()
+if when == "unseen":
+    print(run(op))
 torch.set_flush_denormal(True)
-print(run(op))
+if when == "before those of a caller that does not":
+    start_threads()
+elif when == "unseen":
+    replace_a_thread()
+else:
+    print(run(op))
 torch.set_flush_denormal(False)
-if when == "after the threads":
+if when != "before the threads":
+    print(run(op))
+if when == "before those of a caller that does not":
+    replace_a_thread()
+    torch.set_flush_denormal(True)
+    print(run(op))
+    torch.set_flush_denormal(False)
+    print(run(op))
+if when == "unseen":
     print(run(op))
 """
 
@@ -91,3 +116,23 @@ def test_threads_that_do_not_flush(op: str) -> None:
 def test_threads_that_flush(op: str) -> None:
     """Started by a thread that flushes, they do too."""
     assert printed(op, "before the threads") == ["(0, {'flush-denormal is on': 1}, 0, True)"]
+
+
+@pytest.mark.parametrize("op", STEPS)
+def test_threads_that_flush_for_a_caller_that_does_not(op: str) -> None:
+    """They keep the mode of their start: only upstream knows which elements it deals to them."""
+    otherwise = "(0, {'threads that flush denormals otherwise': 1}, 0, True)"
+    first, flushing, one_of_two = printed(op, "before those of a caller that does not")
+    assert first == otherwise
+    assert flushing == "(0, {'flush-denormal is on': 1}, 0, True)"
+    assert one_of_two == otherwise, "one of two threads was started anew"
+
+
+@pytest.mark.parametrize("op", STEPS)
+def test_threads_that_were_asked_and_replaced(op: str) -> None:
+    """Not seen before the step, which keeps the caller's mode in all threads; seen by the next."""
+    before, step, after = printed(op, "unseen")
+    assert before == "(1, {}, 0, False)"
+    ran, declined, differ, zeros = eval(step)
+    assert (ran, declined, zeros) == (1, {}, True) and differ > 0, "upstream flushes in one thread, ours not"
+    assert after == "(0, {'threads that flush denormals otherwise': 1}, 0, True)"

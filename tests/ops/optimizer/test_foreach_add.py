@@ -222,3 +222,8 @@ def test_other_stream_and_device() -> None:
     stream.synchronize()
     assert counts("cuda") == (1, {})
     assert torch.stack(tensors).tolist() == [2.0, 3.0, 4.0]
+
+
+def test_the_plan_in_words() -> None:
+    answer = aten_ext.explain(NAME, numbers([1.0, 2.0]), 1, key="CPU")
+    assert (answer.override, answer.reason, answer.plan) == (NAME, "", "one loop over the numbers")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,7 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import aten_ext
+import flags
 from device_on_host import library
+from flags import changed
 from ops.rnn.cases import DTYPES, FLOOR, GRU, assert_ran, no_less_accurate, tf32_allowed
 from ops.rnn.on_host_cases import load
 from ops.rnn.test_plans import cell, gates, layer
@@ -21,118 +22,8 @@ from ops.rnn.test_plans import cell, gates, layer
 on_host = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
 
-def _matmul_precision(precision: str) -> None:
-    torch._C._set_fp32_precision_setter("cuda", "matmul", precision)
-
-
-def _preferred_blas(name: str) -> None:
-    torch._C._set_blas_preferred_backend(getattr(torch._C._BlasBackend, name))
-
-
-# Name: what sets it, what takes it back. Not through torch.backends, which torch.testing._internal locks for
-# a whole process.
-FLAGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-    "set_float32_matmul_precision high": (
-        lambda: torch.set_float32_matmul_precision("high"),
-        lambda: torch.set_float32_matmul_precision("highest"),
-    ),
-    "set_float32_matmul_precision medium": (
-        lambda: torch.set_float32_matmul_precision("medium"),
-        lambda: torch.set_float32_matmul_precision("highest"),
-    ),
-    "matmul.allow_tf32": (
-        lambda: torch._C._set_cublas_allow_tf32(True),
-        lambda: torch._C._set_cublas_allow_tf32(False),
-    ),
-    "matmul.fp32_precision": (
-        lambda: _matmul_precision("tf32"),
-        lambda: torch.set_float32_matmul_precision("highest"),
-    ),
-    "matmul.allow_fp16_accumulation": (
-        lambda: torch._C._set_cublas_allow_fp16_accumulation(True),
-        lambda: torch._C._set_cublas_allow_fp16_accumulation(False),
-    ),
-    "matmul.allow_fp16_reduced_precision_reduction": (
-        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(False, True),
-        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(True, True),
-    ),
-    "matmul.allow_fp16_reduced_precision_reduction, no split": (
-        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(False, False),
-        lambda: torch._C._set_cublas_allow_fp16_reduced_precision_reduction(True, True),
-    ),
-    "matmul.allow_bf16_reduced_precision_reduction, no split": (
-        lambda: torch._C._set_cublas_allow_bf16_reduced_precision_reduction(False, False),
-        lambda: torch._C._set_cublas_allow_bf16_reduced_precision_reduction(True, True),
-    ),
-    "use_deterministic_algorithms": (
-        lambda: torch.use_deterministic_algorithms(True),
-        lambda: torch.use_deterministic_algorithms(False),
-    ),
-    "cudnn.deterministic": (
-        lambda: torch._C._set_cudnn_deterministic(True),
-        lambda: torch._C._set_cudnn_deterministic(False),
-    ),
-    "cudnn.benchmark": (
-        lambda: torch._C._set_cudnn_benchmark(True),
-        lambda: torch._C._set_cudnn_benchmark(False),
-    ),
-}
-# A CPU build of torch does not take this one; and without cuDNN, nn.GRU does not come here.
-OF_A_GPU: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-    "preferred_blas_library cublaslt": (
-        lambda: _preferred_blas("Cublaslt"),
-        lambda: _preferred_blas("Default"),
-    ),
-}
-NOT_WITHOUT_CUDNN: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-    "cudnn.enabled": (
-        lambda: torch._C._set_cudnn_enabled(False),
-        lambda: torch._C._set_cudnn_enabled(True),
-    ),
-}
-ALL = FLAGS | OF_A_GPU | NOT_WITHOUT_CUDNN
-
-
-@contextlib.contextmanager
-def changed(names: Iterable[str]) -> Iterator[None]:
-    """These flags differ from their defaults in a ``with`` block."""
-    names = list(names)
-    try:
-        for name in names:
-            ALL[name][0]()
-        yield
-    finally:
-        for name in names:
-            ALL[name][1]()
-
-
-def test_flags_are_flags() -> None:
-    """Each changes something that can be read, and takes it back: a flag that does nothing tests nothing."""
-
-    def precision() -> str:
-        try:
-            return torch.get_float32_matmul_precision()
-        except RuntimeError:  # PyTorch's, where the newer setting differs
-            return "by the newer setting"
-
-    def state() -> tuple[Any, ...]:
-        return (
-            precision(),
-            torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32",
-            torch._C._get_cublas_allow_fp16_accumulation(),
-            torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
-            torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch._C._get_cudnn_deterministic(),
-            torch._C._get_cudnn_benchmark(),
-            torch._C._get_cudnn_enabled(),
-        )
-
-    before = state()
-    for name in FLAGS | NOT_WITHOUT_CUDNN:
-        with changed([name]):
-            assert state() != before, name
-        assert state() == before, name
+FLAGS = flags.OF_PRODUCTS
+OF_A_GPU, NOT_WITHOUT_CUDNN = flags.OF_A_GPU, flags.NOT_WITHOUT_CUDNN
 
 
 CALLS: list[tuple[str, tuple[Any, ...]]] = [

@@ -17,7 +17,7 @@ Choice<StepPlan> choose_adam(const Args& a) {
   }
   const Inspected found = inspect_adam(a);
   const char* reason = found.reason != nullptr ? found.reason : decline_lr(a.lr, a.self[0].device());
-  reason = reason != nullptr ? reason : decline_mode();
+  reason = reason != nullptr ? reason : decline_mode(found, a.self[0].element_size());
   return reason != nullptr ? Choice<StepPlan>(reason) : plan_step(a, found);
 }
 

@@ -26,7 +26,7 @@ Choice<StepPlan> choose_sgd(const Args& a) {
   const Inspected found = inspect_sgd(a);
   const char* reason = found.reason != nullptr ? found.reason : decline_16_bits(a.self[0].scalar_type());
   reason = reason != nullptr ? reason : decline_lr(a.lr, a.self[0].device());
-  reason = reason != nullptr ? reason : decline_mode();
+  reason = reason != nullptr ? reason : decline_mode(found, a.self[0].element_size());
   return reason != nullptr ? Choice<StepPlan>(reason) : plan_step(a, found);
 }
 

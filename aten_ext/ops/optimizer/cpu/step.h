@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "core/denormals.h"
 #include "core/to_dtype.h"
 #include "ops/optimizer/cpu/tensor_list.h"
 #include "ops/optimizer/lists.h"
@@ -20,8 +21,13 @@ inline const char* decline_machine() {
 // torch.set_flush_denormal changes the calling thread alone, and upstream deals the elements out to threads
 // otherwise than we do: which denormals become zero is its own. Asked last: reading the mode takes longer
 // than most reasons.
-inline const char* decline_mode() {
-  return flushes_denormals() ? "flush-denormal is on" : nullptr;
+inline const char* decline_mode(const Inspected& found, int64_t element_size) {
+  if (flushes_denormals()) {
+    return "flush-denormal is on";
+  }
+  // Upstream keeps a tensor of one unit on the calling thread, and shares every other with its pool.
+  const bool may_share = found.elements * element_size > kUnitBytes;
+  return may_share && pool_flushes_otherwise() ? "threads that flush denormals otherwise" : nullptr;
 }
 
 // The learning rate of a .tensor_lr overload is read on the host.

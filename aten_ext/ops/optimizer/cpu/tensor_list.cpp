@@ -6,9 +6,7 @@
 
 #include <string>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "core/denormals.h"
 
 namespace aten_ext::cpu {
 namespace {
@@ -30,21 +28,13 @@ bool has_avx2() {
 #endif
 }
 
-bool flushes_denormals() {
-#if defined(__x86_64__)
-  return (_mm_getcsr() & (_MM_FLUSH_ZERO_MASK | _MM_DENORMALS_ZERO_MASK)) != 0;
-#else
-  return false;
-#endif
-}
-
 bool worth_threads(int64_t elements) {
   return elements >= 2 * kElementsPerThread && at::get_num_threads() > 1;
 }
 
 void parallel_units(int64_t units, int64_t elements_per_unit,
                     const std::function<void(int64_t begin, int64_t end)>& kernel) {
-  at::parallel_for(0, units, kElementsPerThread / elements_per_unit, kernel);
+  parallel_for_as_caller(0, units, kElementsPerThread / elements_per_unit, kernel);
 }
 
 }  // namespace aten_ext::cpu

@@ -45,9 +45,6 @@ struct TensorListOf {
 // ATEN_CPU_CAPABILITY.
 bool has_avx2();
 
-// Whether the calling thread takes denormal numbers for zero, or makes zero of them.
-bool flushes_denormals();
-
 // Whether `elements` are worth more than one thread.
 bool worth_threads(int64_t elements);
 

@@ -105,6 +105,10 @@ bool has_rnn_kernels();
 // Whether products of float32 may be made of 16 bits, by a flag of torch's.
 bool has_less_precision();
 
+// Why the mode of some thread speaks against a call whose largest product multiplies so many pairs. Asked
+// last: the first time it starts the pool, as the product would.
+const char* decline_mode(int64_t multiplications);
+
 Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a);
 
 // No answer for batch sizes that are not those of a packed sequence: upstream has its own errors.

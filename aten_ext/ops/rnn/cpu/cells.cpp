@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
+
 #include "ops/rnn/checks.h"
 #include "ops/rnn/cpu/overrides.h"
 #include "ops/rnn/cpu/steps.h"
@@ -88,6 +90,9 @@ const char* decline_cell(const CellArguments& a) {
 
 Choice<CpuCellPlan> choose_cell(const CellArguments& a) {
   if (const char* reason = decline_cell(a)) {
+    return reason;
+  }
+  if (const char* reason = decline_mode(a.w_ih.size(0) * std::max(a.input.numel(), a.hx.numel()))) {
     return reason;
   }
   return CpuCellPlan{a.cell, a.input.scalar_type() == at::kBFloat16};

@@ -6,6 +6,7 @@
 
 #include "core/checks.h"
 #include "core/composite.h"
+#include "core/denormals.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/cpu/call.h"
 #include "ops/rnn/cpu/threads.h"
@@ -121,6 +122,13 @@ bool has_less_precision() {
   return precision != at::Float32Precision::NONE && precision != at::Float32Precision::IEEE;
 }
 
+const char* decline_mode(int64_t multiplications) {
+  // MKL was seen to share 8 x 32 x 32, and nothing smaller.
+  constexpr int64_t kOneThread = 4096;
+  return multiplications > kOneThread && pool_flushes_otherwise() ? "threads that flush denormals otherwise"
+                                                                  : nullptr;
+}
+
 bool has_rnn_kernels() {
   return kernels_of_machine() != nullptr;
 }
@@ -169,6 +177,11 @@ Choice<CpuRnnPlan> choose_rnn(const RnnArguments& a) {
   }
   if (!is_worth_widening(work, plan.layers) || !beats_narrow_products(work, plan.threads)) {
     return "steps of bfloat16, whose products are faster in 16 bits";
+  }
+  const int64_t rows = a.data.numel() / work.inputs;
+  if (const char* reason =
+          decline_mode(rows * gates_of(a.cell) * work.hidden * std::max(work.inputs, work.hidden))) {
+    return reason;
   }
   plan.projects_as_given = a.batch_first && !plan.packed && !plan.differentiated &&
                            plan.directions * gates_of(a.cell) * work.hidden < work.inputs;

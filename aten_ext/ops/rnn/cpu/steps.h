@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/denormals.h"
 #include "ops/rnn/cpu/call.h"
 
 namespace aten_ext::cpu {
@@ -52,7 +53,7 @@ inline constexpr int64_t kGatesOfThread = 16384;
 template <class Gates>
 void for_rows(int directions, int64_t batch, int64_t gates_of_row, const Gates& gates) {
   const int64_t grain = std::max<int64_t>(1, kGatesOfThread / gates_of_row);
-  at::parallel_for(0, directions * batch, grain, [&](int64_t begin, int64_t end) {
+  parallel_for_as_caller(0, directions * batch, grain, [&](int64_t begin, int64_t end) {
     for (int64_t d = begin / batch; d * batch < end; ++d) {
       const int64_t row = d * batch;
       gates(d, RnnRange{std::max(begin - row, int64_t{0}), std::min(end - row, batch)});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/denormals.h"
 #include "ops/rnn/cpu/call.h"
 
 namespace aten_ext::cpu {
@@ -56,7 +57,7 @@ void for_steps(const RnnThreads& threads, int directions, const RnnSteps& steps,
     const int64_t chunks = directions * blocks;
     const int64_t grain = std::max<int64_t>(1, chunks / at::get_num_threads());
     for (int64_t position = 0; position < steps.count; ++position) {
-      at::parallel_for(0, chunks, grain, [&](int64_t begin, int64_t end) {
+      parallel_for_as_caller(0, chunks, grain, [&](int64_t begin, int64_t end) {
         for (int64_t direction = begin / blocks; direction * blocks < end; ++direction) {
           const int64_t first = direction * blocks;
           step(direction, position, RnnRange{0, steps.batch},
@@ -79,7 +80,7 @@ void for_steps(const RnnThreads& threads, int directions, const RnnSteps& steps,
   if (directions * parts == 1 || threads.parts == 0) {
     run(0, directions * parts);
   } else {
-    at::parallel_for(0, directions * parts, 1, run);
+    parallel_for_as_caller(0, directions * parts, 1, run);
   }
 }
 

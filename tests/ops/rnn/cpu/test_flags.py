@@ -2,88 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import aten_ext
+from flags import OF_ANY, OF_THE_CPU, changed
 
 from .cases import CELLS, FLOOR_OF_FEW, Case, assert_close, call, documented, with_gradients
 
 LESS = documented("products of float32 in less precision")
+OTHERWISE = documented("threads that flush denormals otherwise")
 AUTOCAST = documented("autocast")
 LSTM_ON_ONE_THREAD = documented("LSTM on one thread, which oneDNN runs as fast")
 LSTM_IN_INFERENCE = documented("LSTM in inference, which oneDNN runs")
 
 
-@contextlib.contextmanager
-def _calling(set_flag: Callable[[], object], take_back: Callable[[], object]) -> Iterator[None]:
-    set_flag()
-    try:
-        yield
-    finally:
-        take_back()
-
-
-def _precision(backend: str, op: str, value: str) -> contextlib.AbstractContextManager[None]:
-    """Not by ``torch.backends``, which ``torch.testing._internal`` locks for a whole process."""
-    before = torch._C._get_fp32_precision_getter(backend, op)
-    setter = torch._C._set_fp32_precision_setter
-    return _calling(lambda: setter(backend, op, value), lambda: setter(backend, op, before))
-
-
-def _matmul_precision(value: str) -> contextlib.AbstractContextManager[None]:
-    return _calling(
-        lambda: torch.set_float32_matmul_precision(value),
-        lambda: torch.set_float32_matmul_precision("highest"),
-    )
-
-
-def _threads(count: int) -> contextlib.AbstractContextManager[None]:
-    before = torch.get_num_threads()
-    return _calling(lambda: torch.set_num_threads(count), lambda: torch.set_num_threads(before))
-
-
-FLAGS: dict[str, Callable[[], Any]] = {
-    "matmul precision high": lambda: _matmul_precision("high"),
-    "matmul precision medium": lambda: _matmul_precision("medium"),
-    "mkldnn matmul bf16": lambda: _precision("mkldnn", "matmul", "bf16"),
-    "mkldnn matmul tf32": lambda: _precision("mkldnn", "matmul", "tf32"),
-    "mkldnn matmul ieee": lambda: _precision("mkldnn", "matmul", "ieee"),
-    "mkldnn rnn bf16": lambda: _precision("mkldnn", "rnn", "bf16"),
-    "mkldnn all bf16": lambda: _precision("mkldnn", "all", "bf16"),
-    "no mkldnn": lambda: _calling(
-        lambda: torch._C._set_mkldnn_enabled(False), lambda: torch._C._set_mkldnn_enabled(True)
-    ),
-    "mkldnn deterministic": lambda: _calling(
-        lambda: torch._C._set_mkldnn_deterministic(True),
-        lambda: torch._C._set_mkldnn_deterministic(False),
-    ),
-    "no cudnn": lambda: _calling(
-        lambda: torch._C._set_cudnn_enabled(False), lambda: torch._C._set_cudnn_enabled(True)
-    ),
-    "deterministic algorithms": lambda: _calling(
-        lambda: torch.use_deterministic_algorithms(True),
-        lambda: torch.use_deterministic_algorithms(False),
-    ),
-    "flush denormal": lambda: _calling(
-        lambda: torch.set_flush_denormal(True), lambda: torch.set_flush_denormal(False)
-    ),
-    "one thread": lambda: _threads(1),
-    "three threads": lambda: _threads(3),
-    "default dtype float64": lambda: _calling(
-        lambda: torch.set_default_dtype(torch.double), lambda: torch.set_default_dtype(torch.float)
-    ),
-    "autocast bf16": lambda: torch.autocast("cpu", torch.bfloat16),
-    "autocast fp16": lambda: torch.autocast("cpu", torch.float16),
-    "autocast disabled": lambda: torch.autocast("cpu", enabled=False),
-    "anomaly mode": lambda: torch.autograd.detect_anomaly(check_nan=True),
-    "no multithreading of backward": lambda: torch.autograd.set_multithreading_enabled(False),
-}
+FLAGS = OF_THE_CPU | OF_ANY
 
 
 def reasons() -> set[str]:
@@ -123,10 +60,10 @@ def hold(names: tuple[str, ...], case: Case, exact: list[torch.Tensor]) -> None:
         with torch.no_grad():
             return call(case, module, tensors)
 
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            stack.enter_context(FLAGS[name]())
+    with changed(names):
         wanted = reasons()
+        if not wanted and "flush denormal" in names and torch.get_num_threads() > 1:
+            wanted = {OTHERWISE}  # the threads of the pool are older than the switch
         for f, of_lstm in ((lambda: with_gradients(case), LSTM_ON_ONE_THREAD), (infer, LSTM_IN_INFERENCE)):
             aten_ext.reset_counts()
             ours = outcome(f)
