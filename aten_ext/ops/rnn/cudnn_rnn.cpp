@@ -33,6 +33,9 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
     return of_training;
   }
   plan.saves = saves_coefficients(plan, gpu);
+  if (plan.saves) {
+    plan.chunk = choose_saving_chunk(plan);
+  }
   return plan;
 }
 

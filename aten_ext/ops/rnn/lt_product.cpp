@@ -30,7 +30,7 @@
 namespace aten_ext::cuda {
 namespace {
 
-constexpr size_t kMaxWorkspace = size_t{8} << 20;
+constexpr size_t kMaxWorkspace = size_t{32} << 20;
 // Products that a thread remembers: sequences of many lengths ask for many. Less than a kilobyte each.
 constexpr size_t kProducts = 256;
 

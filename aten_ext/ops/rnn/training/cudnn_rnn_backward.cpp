@@ -298,6 +298,10 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     const at::Tensor scratch(
         at::detail::empty_cuda({scratch_bytes(call.plan, to)}, at::kByte, options.device(), std::nullopt));
     to.scratch = static_cast<char*>(scratch.mutable_data_ptr());
+    to.dy_is_read = [&] {
+      call.dy.reset();
+      padded.dy.reset();
+    };
     if (const cudaError_t error = run_layer_backward(call.plan, to, stream); error != cudaSuccess) {
       return error;
     }

@@ -41,6 +41,7 @@ class Run {
         error = plan_.one_launch ? one_launch(chunk) : step_by_step(chunk);
       }
     }
+    layer_.dy_is_read();
     if (error == cudaSuccess && layer_.packed != nullptr) {
       error = pack_results();
     }

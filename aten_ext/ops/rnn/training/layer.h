@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 
 #include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/training/plan.h"
@@ -47,9 +48,10 @@ struct LayerBackward {
   // gradient of hy in it, at each row's own last step, and is zero where there is no row.
   const PackedRows* packed;
   const void* padded_x[2];  // by direction: [steps, batch, features]; not read where the plan says `saved`
-  const void* coefficients[2];  // by direction, as the forward saved them, if the plan says so
-  int64_t rows;                 // of x: those of the packed sequence, or steps * batch
-  char* scratch;                // scratch_bytes() of them, at a multiple of 256
+  const void* coefficients[2];       // by direction, as the forward saved them, if the plan says so
+  int64_t rows;                      // of x: those of the packed sequence, or steps * batch
+  char* scratch;                     // scratch_bytes() of them, at a multiple of 256
+  std::function<void()> dy_is_read;  // called once nothing that is launched later reads dy: it may be freed
 };
 
 int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer);

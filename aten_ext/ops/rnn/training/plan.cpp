@@ -21,6 +21,8 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kChunks = 2;
 constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
+// Projections of an LSTM in 16 bits of so many bytes, or half of all, are beside what a forward saves.
+constexpr int64_t kProjectionBytes = int64_t{24} << 20;
 // Bytes of the products of gates, which are read again while the L2 has them. Of more than so few they should
 // fit where gradients of 16 bits will be (layer.cpp).
 constexpr int64_t kPartBytes = int64_t{32} << 20;
@@ -166,6 +168,15 @@ const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
     return "no fast backward";
   }
   return nullptr;
+}
+
+int64_t choose_saving_chunk(const RnnPlan& forward) {
+  const RnnProblem& problem = forward.problem;
+  const int64_t steps = problem.sequence.steps;
+  const int64_t projections = steps * problem.sequence.batch * problem.directions * problem.gates() *
+                              problem.hidden * int64_t{sizeof(float)};
+  const bool many = problem.cell == Cell::Lstm && problem.is_16_bits() && projections > kProjectionBytes;
+  return many ? std::min(forward.chunk, ceil_div(steps, kChunks)) : forward.chunk;
 }
 
 std::string RnnBackwardPlan::describe() const {

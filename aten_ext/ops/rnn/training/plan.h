@@ -42,6 +42,10 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 // a backward in one launch, which is all that reads it.
 bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu);
 
+// Steps that a forward that saves projects at once: fewer of an LSTM in 16 bits, whose projections and
+// coefficients together would be more than upstream's peak.
+int64_t choose_saving_chunk(const RnnPlan& forward);
+
 // Why a forward in training is upstream's, of those that would be ours in inference; nullptr: it is ours.
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu);
 
