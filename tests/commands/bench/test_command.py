@@ -12,8 +12,9 @@ import torch
 
 from aten_ext.__main__ import main
 from aten_ext._cli import CommandError
-from aten_ext.bench import command, fused_adam, interleave, registry, report
+from aten_ext.bench import command, interleave, registry, report
 from aten_ext.bench.case import Case
+from aten_ext.bench.ops import fused_adam
 from commands.bench.runs import bench, complaints
 
 
