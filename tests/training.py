@@ -15,27 +15,15 @@ from torch import Tensor, nn
 
 import aten_ext
 from developer_bench import zoo
-from torch_databases.table import comparable, decomposed
+from torch_databases.table import TABLE, comparable, decomposed, operator
 
 STEPS = 50
 
-# Overrides whose results are upstream's to the last bit, as docs/overrides.md says of them, by dispatch key.
-# What is not named here is compared within the drift of upstream itself.
+# Overrides whose results are documented to be upstream's to the last bit, by dispatch key. What is not in
+# here is compared within the drift of upstream itself.
 EXACT: dict[str, set[str]] = {
-    "CPU": {
-        "_fused_adamw_",
-        "_fused_adamw_.tensor_lr",
-        "_fused_adam_",
-        "_fused_adam_.tensor_lr",
-        "_fused_sgd_",
-        "_fused_sgd_.tensor_lr",
-        "_fused_adagrad_",
-        "_fused_adagrad_.tensor_lr",
-        "_foreach_add_.Scalar",
-        "cat",
-        "cat.out",
-    },
-    "CUDA": {"_fused_adamw_", "_fused_adamw_.tensor_lr", "cat", "cat.out"},
+    key: {override.name for override in aten_ext.overrides() if key in TABLE[operator(override.name)].exact}
+    for key in ("CPU", "CUDA")
 }
 
 

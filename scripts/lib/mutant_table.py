@@ -8,18 +8,9 @@ explains what a surviving mutant means.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
-
-import mutants_of_cat
-import mutants_of_gates
-import mutants_of_gru
-import mutants_of_linear
-import mutants_of_registry
-import mutants_of_rnn_backward
-import mutants_of_rnn_cpu
-import mutants_of_step_kernels
-import mutants_of_step_rules
-import mutants_of_watch
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -35,25 +26,9 @@ class Mutant:
     tests: tuple[str, ...]
     """As pytest takes them; at least one must fail."""
 
-    def row(self) -> str:
-        """Its row of the table in docs/sanitizers.md."""
-        tests = ", ".join(f"`{test.removeprefix('tests/')}`" for test in self.tests)
-        return f"| {self.name} | `{self.file.removeprefix('aten_ext/')}` | {tests} |"
-
 
 MUTANTS: list[Mutant] = [
     Mutant(*row)
-    for rows in (
-        mutants_of_step_rules.ROWS,
-        mutants_of_step_kernels.ROWS,
-        mutants_of_cat.ROWS,
-        mutants_of_gru.ROWS,
-        mutants_of_gates.ROWS,
-        mutants_of_rnn_backward.ROWS,
-        mutants_of_rnn_cpu.ROWS,
-        mutants_of_linear.ROWS,
-        mutants_of_watch.ROWS,
-        mutants_of_registry.ROWS,
-    )
-    for row in rows
+    for file in sorted(Path(__file__).parent.glob("mutants_of_*.py"))
+    for row in importlib.import_module(file.stem).ROWS
 ]

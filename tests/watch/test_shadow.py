@@ -54,17 +54,6 @@ def test_the_fused_step_is_exact(device: str, changes: dict[str, Any], dtype: to
     assert same_bits(state, theirs)
 
 
-def test_a_tensor_twice_in_the_list() -> None:
-    """Twins share memory where the originals do: two additions, one after the other, on both sides."""
-    counter, other = torch.tensor(3.0), torch.tensor(5.0)
-    with aten_ext.shadow() as report:
-        torch._foreach_add_([counter, other, counter], 1)
-    (only,) = report.rows
-    assert (only.override, only.compared, only.error) == ("_foreach_add_.Scalar", 1, "")
-    assert report.exact and aten_ext.counts("CPU")["_foreach_add_.Scalar"].ran == 1
-    assert (counter.item(), other.item()) == (5.0, 6.0)
-
-
 def test_training_is_the_same_with_and_without(device: str) -> None:
     def train() -> list[float]:
         torch.manual_seed(0)

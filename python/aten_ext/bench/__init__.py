@@ -1,5 +1,5 @@
 """``python -m aten_ext bench``: upstream and fused kernels timed against each other in one process.
 
-One module per op declares cases (``fused_adam``, ``entry``); everything else times them. Start reading at
+One module per op, in ``ops``, declares cases; everything else times them. Start reading at
 ``command``, then ``harness``. Benchmarks for developers alone are in scripts/lib/developer_bench.
 """

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from aten_ext._cli import CommandError
-from aten_ext.bench import fused_adam, registry
+from aten_ext.bench import registry
 from aten_ext.bench.case import Case
 from aten_ext.bench.ceiling import Ceilings
+from aten_ext.bench.ops import fused_adam
 from aten_ext.bench.result import CLOCKS, Result, spread
 
 SCHEMA = 2

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aten_ext.bench.case import ITEMSIZE, Call, Case
-from aten_ext.bench.gru import GATES
-from aten_ext.bench.gru import Layers as Sizes
+from aten_ext.bench.ops.gru import GATES
+from aten_ext.bench.ops.gru import Layers as Sizes
 
 if TYPE_CHECKING:
     import torch

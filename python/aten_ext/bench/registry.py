@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
+import aten_ext.bench.ops
 from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 
 OPS: dict[str, str] = {}
-"""Op -> the module with its cases, in the order in which they run."""
+"""Op -> the module with its cases, in the order in which they run: that of their names."""
 COMPILING: list[str] = []
 """Those that take minutes first, most to compile: measured only when named, or with ``--full``."""
 FOR_DEVELOPERS = ("optimizer_peers", "linear_peers", "inductor_pass", "models")
@@ -30,23 +32,10 @@ def add(op: str, module: str, *, compiling: bool = False) -> None:
         COMPILING.append(op)
 
 
-for _op in (
-    "fused_adam",
-    "fused_sgd",
-    "fused_adagrad",
-    "foreach_add",
-    "optimizer_step",
-    "cat",
-    "gru",
-    "rnn_training",
-    "rnn_packed",
-    "rnn_cell_training",
-    "rnn_cpu",
-    "linear",
-):
-    add(_op, f"aten_ext.bench.{_op}")
-add("entry", "aten_ext.bench.entry", compiling=True)
-add("programs", "aten_ext.bench.programs", compiling=True)  # minutes: only when named
+for _found in pkgutil.iter_modules(aten_ext.bench.ops.__path__, f"{aten_ext.bench.ops.__name__}."):
+    _op = _found.name.rpartition(".")[2]
+    if not _op.startswith("_"):  # a helper of its neighbour
+        add(_op, _found.name, compiling=_op in ("entry", "programs"))
 
 
 class CaseModule(Protocol):

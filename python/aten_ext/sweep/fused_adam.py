@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 
 from aten_ext.bench.case import ITEMSIZE, Case
-from aten_ext.bench.fused_adam import CPU_SETS, GPU_SETS, step_of
+from aten_ext.bench.ops.fused_adam import CPU_SETS, GPU_SETS, step_of
 from aten_ext.bench.parameter_sets import PARAMETER_SETS, Shapes
 from aten_ext.sweep import draw
 

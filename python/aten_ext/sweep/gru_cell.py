@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from aten_ext.bench.case import Case
-from aten_ext.bench.gru import DTYPES, Cell, Gates
-from aten_ext.bench.rnn_cell_training import Gates as TrainingGates
+from aten_ext.bench.ops.gru import DTYPES, Cell, Gates
+from aten_ext.bench.ops.rnn_cell_training import Gates as TrainingGates
 from aten_ext.sweep import draw, known_layers
 
 

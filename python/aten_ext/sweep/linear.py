@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from aten_ext.bench.case import Case
-from aten_ext.bench.linear import Linear
+from aten_ext.bench.ops.linear import Linear
 from aten_ext.sweep import draw, known_layers
 
 MAX_WEIGHT = 1 << 28

@@ -6,7 +6,7 @@ from random import Random
 
 from aten_ext.bench.case import Case
 from aten_ext.bench.layer_stack import SPREADS, LayerStack
-from aten_ext.bench.rnn_cpu import DTYPES, cell
+from aten_ext.bench.ops.rnn_cpu import DTYPES, cell
 from aten_ext.sweep import draw
 
 MAX_PRODUCTS = 1 << 28

@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 
 from aten_ext.bench.case import Case
-from aten_ext.bench.gru import DTYPES
 from aten_ext.bench.layer_stack import SPREADS, LayerStack
+from aten_ext.bench.ops.gru import DTYPES
 from aten_ext.sweep import draw, known_layers
 
 MAX_STEP_ROWS = 1 << 16

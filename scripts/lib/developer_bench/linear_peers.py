@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aten_ext.bench import harness, linear
+from aten_ext.bench import harness
 from aten_ext.bench.case import Call, Case, Settings
+from aten_ext.bench.ops import linear
 from aten_ext.bench.result import Result
 from aten_ext.bench.route import Overrides, Switch
 

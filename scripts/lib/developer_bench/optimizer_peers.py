@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from aten_ext.bench import harness, optimizer_step
+from aten_ext.bench import harness
 from aten_ext.bench.case import Call, Case, Settings
 from aten_ext.bench.interleave import CallClock
+from aten_ext.bench.ops import optimizer_step
 from aten_ext.bench.result import Result, Samples
 from aten_ext.bench.route import Overrides
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aten_ext.bench import document, fused_adam
+from aten_ext.bench import document
 from aten_ext.bench.case import Case
 from aten_ext.bench.ceiling import Ceilings, Rate
+from aten_ext.bench.ops import fused_adam
 from aten_ext.bench.result import Result, Samples
 from paths import DOCS, TESTS
 

@@ -8,8 +8,9 @@ import re
 import pytest
 import torch
 
-from aten_ext.bench import ceiling, fused_adam, report
+from aten_ext.bench import ceiling, report
 from aten_ext.bench.ceiling import Ceilings, Rate
+from aten_ext.bench.ops import fused_adam
 from aten_ext.bench.result import Result, Samples
 from commands.bench.runs import CEILINGS
 

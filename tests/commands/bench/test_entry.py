@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aten_ext.__main__ import main
-from aten_ext.bench import entry
+from aten_ext.bench.ops import entry
 from commands.bench.runs import bench, complaints
 
 

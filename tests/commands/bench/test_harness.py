@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import aten_ext
-from aten_ext.bench import fused_adam, graph, harness, interleave, operands, report
+from aten_ext.bench import graph, harness, interleave, operands, report
 from aten_ext.bench.case import Case, Settings
+from aten_ext.bench.ops import fused_adam
 from aten_ext.bench.result import Result, Samples, spread
 from aten_ext.bench.route import Overrides, routes
 

@@ -11,8 +11,9 @@ import torch
 
 import aten_ext
 from aten_ext.__main__ import main
-from aten_ext.bench import program_zoo, programs, registry
+from aten_ext.bench import program_zoo, registry
 from aten_ext.bench.case import Settings
+from aten_ext.bench.ops import programs
 
 OWN = ("attention seq2seq", "DeepSpeech 2", "AWD-LSTM", "PPO with a GRU", "PPO with an LSTM, CleanRL's loop")
 

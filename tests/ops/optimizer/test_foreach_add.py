@@ -12,8 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 import aten_ext
+from aten_ext._cost import cost
+from device_on_host import library
+from gpus import GPUS, lacks, plan_needs, pretended
 
-NAME = "_foreach_add_.Scalar"
+OPERATOR = "_foreach_add_"
+NAME = f"{OPERATOR}.Scalar"
+on_host = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+
+def meta(*shape: int) -> Tensor:
+    return torch.empty(shape, device="meta")
 
 
 def numbers(values: list[float], device: str = "cpu") -> list[Tensor]:
@@ -227,3 +236,65 @@ def test_other_stream_and_device() -> None:
 def test_the_plan_in_words() -> None:
     answer = aten_ext.explain(NAME, numbers([1.0, 2.0]), 1, key="CPU")
     assert (answer.override, answer.reason, answer.plan) == (NAME, "", "one loop over the numbers")
+
+
+@pytest.mark.parametrize(
+    ("overload", "arguments", "expected"),
+    [
+        ("Scalar", dict(self=[meta(10), meta(6)], scalar=1), (128, 16)),
+        ("List", dict(self=[meta(10)], other=[meta(10)], alpha=2), (120, 20)),
+        ("Tensor", dict(self=[meta(10)], other=meta(), alpha=1), (80, 10)),
+    ],
+)
+def test_cost(overload: str, arguments: dict[str, Any], expected: tuple[int, int]) -> None:
+    """Lists read and written, a second list read."""
+    found = cost(f"{OPERATOR}.{overload}", arguments)
+    assert found is not None and (found.bytes, found.flops, found.dtype) == (*expected, "float32")
+
+
+def test_shadow_mode_of_a_tensor_twice_in_the_list() -> None:
+    """Twins share memory where the originals do: two additions, one after the other, on both sides."""
+    counter, other = torch.tensor(3.0), torch.tensor(5.0)
+    with aten_ext.shadow() as report:
+        add([counter, other, counter], 1)
+    (only,) = report.rows
+    assert (only.override, only.compared, only.error) == (NAME, 1, "")
+    assert report.exact and counts("cpu") == (1, {})
+    assert (counter.item(), other.item()) == (5.0, 6.0)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_what_is_chosen_fits(gpu: str) -> None:
+    with pretended(GPUS[gpu]) as facts:
+        needs = plan_needs(NAME, [torch.empty((), device="meta")] * 90, 1)
+        assert needs is not None and lacks(facts, needs) is None
+
+
+def on_the_emulator() -> Any:
+    """The CUDA side, compiled for the CPU."""
+    library.load("foreach_add", "ops/optimizer/cuda/foreach_add.cpp", "ops/optimizer/cuda/foreach_add.cu")
+    return torch.ops.aten_ext_on_host._foreach_add_.Scalar
+
+
+@on_host
+@pytest.mark.parametrize("count", [1, 127, 128, 129, 511, 512, 4094, 4095, 9000])
+def test_every_length_on_host(count: int) -> None:
+    """Every number once, whatever the number of blocks and launches, and versions as upstream counts them."""
+    tensors = [torch.tensor(float(i)) for i in range(count)]
+    on_the_emulator()(tensors, 1)
+    assert torch.stack(tensors).tolist() == [i + 1.0 for i in range(count)]
+    assert {t._version for t in tensors} == {1}
+
+
+@on_host
+def test_refused_launches() -> None:
+    tensors = [torch.tensor(1.0) for _ in range(5000)]
+    call, control = on_the_emulator(), torch.ops.aten_ext_on_host_foreach_add
+    control.refuse(1)
+    with pytest.raises(RuntimeError, match="declined late"):
+        call(tensors, 1)
+    assert {t.item() for t in tensors} == {1.0} and {t._version for t in tensors} == {0}
+    control.refuse(1, 1)
+    with pytest.raises(RuntimeError, match="an error of device_on_host"):
+        call(tensors, 1)
+    assert tensors[0].item() == 2.0 and tensors[-1].item() == 1.0

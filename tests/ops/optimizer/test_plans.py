@@ -67,13 +67,6 @@ def test_what_is_chosen_fits(overload: str, gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_step_counters_fit(gpu: str) -> None:
-    with pretended(GPUS[gpu]) as facts:
-        needs = plan_needs("_foreach_add_.Scalar", [torch.empty((), device="meta")] * 90, 1)
-        assert needs is not None and lacks(facts, needs) is None
-
-
-@pytest.mark.parametrize("gpu", GPUS)
 def test_launches_overlap_where_the_code_waits(gpu: str) -> None:
     """Code before sm_90 does not wait at its end, whatever the GPU that runs it."""
     with pretended(GPUS[gpu]) as facts:
@@ -118,19 +111,3 @@ def test_refused_launches(step: str) -> None:
         call(*lists, **scalars)
     assert not torch.equal(lists[0][0], before[0][0]) and torch.equal(lists[0][-1], before[0][-1])
     call(*lists, **scalars)
-
-
-@on_host
-def test_refused_step_counters() -> None:
-    library.load("foreach_add", "ops/optimizer/cuda/foreach_add.cpp", "ops/optimizer/cuda/foreach_add.cu")
-    control = torch.ops.aten_ext_on_host_foreach_add
-    numbers = [torch.tensor(1.0) for _ in range(5000)]
-    call = torch.ops.aten_ext_on_host._foreach_add_.Scalar
-    control.refuse(1)
-    with pytest.raises(RuntimeError, match="declined late"):
-        call(numbers, 1)
-    assert {t.item() for t in numbers} == {1.0} and {t._version for t in numbers} == {0}
-    control.refuse(1, 1)
-    with pytest.raises(RuntimeError, match="an error of device_on_host"):
-        call(numbers, 1)
-    assert numbers[0].item() == 2.0 and numbers[-1].item() == 1.0

@@ -1,7 +1,7 @@
-"""The CUDA kernels of the fused SGD and Adagrad steps and of the step counters, run on the CPU.
+"""The CUDA kernels of the fused SGD and Adagrad steps, run on the CPU.
 
 Their splitting, their edges, their arguments. Values are held to the formula in float64 within the rounding
-of the dtype; bit for bit is for a GPU (test_sgd.py, test_adagrad.py, test_foreach_add.py).
+of the dtype; bit for bit is for a GPU (test_sgd.py, test_adagrad.py).
 """
 
 from __future__ import annotations
@@ -103,13 +103,3 @@ def test_found_inf_changes_nothing(op: str) -> None:
 @pytest.mark.parametrize("op", STEPS)
 def test_only_empty_tensors(op: str) -> None:
     call_on_host(STEPS[op][0](Maker([(0,), (3, 0)])))
-
-
-@pytest.mark.parametrize("count", [1, 127, 128, 129, 511, 512, 4094, 4095, 9000])
-def test_step_counters(count: int) -> None:
-    """Every number once, whatever the number of blocks and launches, and versions as upstream counts them."""
-    library.load("foreach_add", "ops/optimizer/cuda/foreach_add.cpp", "ops/optimizer/cuda/foreach_add.cu")
-    numbers = [torch.tensor(float(i)) for i in range(count)]
-    torch.ops.aten_ext_on_host._foreach_add_.Scalar(numbers, 1)
-    assert torch.stack(numbers).tolist() == [i + 1.0 for i in range(count)]
-    assert {t._version for t in numbers} == {1}

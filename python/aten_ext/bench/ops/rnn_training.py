@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aten_ext.bench.case import Case
-from aten_ext.bench.gru import DTYPES
 from aten_ext.bench.layer_stack import LayerStack
+from aten_ext.bench.ops.gru import DTYPES
 
 
 def cases(device: str, full: bool) -> list[Case]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aten_ext.bench.case import ITEMSIZE, Call, Case
-from aten_ext.bench.gru import GATES
+from aten_ext.bench.ops.gru import GATES
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aten_ext.bench.case import Case
-from aten_ext.bench.gru import GATES, Cell
 from aten_ext.bench.layer_stack import LayerStack
+from aten_ext.bench.ops.gru import GATES, Cell
 
 DTYPES = ("float32", "bfloat16")
 
