@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Train a small Transformer with DDP or FSDP2 twice, with the overrides off and on, in turns.
+"""Train a small Transformer, GRU or LSTM with DDP or FSDP2 twice, with the overrides off and on, in turns.
 
 Run it under torchrun, one process a GPU, or on the CPU with gloo:
 
     torchrun --standalone --nproc-per-node 2 scripts/train_distributed.py fsdp2
+
+With ``--gloo`` processes may share a GPU, which NCCL refuses.
 
 Rank 0 prints the median step time of both twins, whether their losses and weights are the same to the last
 bit, and what the overrides' calls did on every rank; ``--json FILE`` writes all of it to a file. Exit code 1
@@ -27,7 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -37,6 +39,7 @@ import aten_ext
 from aten_ext.bench import machine
 
 ENGINES = ("ddp", "fsdp2")
+MODELS = ("transformer", "gru", "lstm")
 WARM_UP = 3
 
 
@@ -64,6 +67,24 @@ class Transformer(nn.Module):
         return logits
 
 
+class Recurrent(nn.Module):
+    """A language model of recurrent layers; sizes as the Transformer's."""
+
+    def __init__(self, kind: str, vocabulary: int, width: int, layers: int) -> None:
+        """Random weights; ``kind``: "gru" or "lstm"."""
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        layer = nn.GRU if kind == "gru" else nn.LSTM
+        self.layers = nn.ModuleList([layer(width, width, layers, batch_first=True)])
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, T] int64 -> logits [B, T, V]."""
+        hidden, _ = self.layers[0](self.embedding(tokens))
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
 @dataclasses.dataclass
 class Twin:
     """One copy of the model and what was seen of it. Times are in seconds."""
@@ -79,7 +100,7 @@ class Twin:
         return nullcontext() if self.enabled else aten_ext.disabled()
 
 
-def shard(model: Transformer) -> nn.Module:
+def shard(model: Transformer | Recurrent) -> nn.Module:
     """FSDP2, layer by layer; the first layer's matrices by columns, which FSDP2 puts together with cat."""
 
     def by_columns(parameter: nn.Parameter) -> Shard | None:
@@ -89,13 +110,19 @@ def shard(model: Transformer) -> nn.Module:
     for index, layer in enumerate(model.layers):
         fully_shard(layer, shard_placement_fn=by_columns if index == 0 else None)
     fully_shard(model)
+    if dist.get_backend() == "gloo":  # which has sums alone for tensors of a GPU
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
     return model
 
 
 def make_twin(arguments: argparse.Namespace, device: torch.device, enabled: bool) -> Twin:
     """The same weights on every rank and for both twins."""
     torch.manual_seed(0)
-    model = Transformer(arguments.vocabulary, arguments.width, arguments.layers).to(device)
+    sizes = (arguments.vocabulary, arguments.width, arguments.layers)
+    model = Transformer(*sizes) if arguments.model == "transformer" else Recurrent(arguments.model, *sizes)
+    model.to(device)
     wrapped = shard(model) if arguments.engine == "fsdp2" else DistributedDataParallel(model)
     return Twin(enabled, wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3, fused=True))
 
@@ -175,10 +202,19 @@ def profiled(twin: Twin, tokens: Tensor, key: str) -> dict[str, dict[str, int]]:
 
 
 @contextmanager
-def process_group() -> Iterator[torch.device]:
-    """NCCL with a GPU for each process, otherwise gloo; the device of this process."""
+def process_group(gloo: bool) -> Iterator[torch.device]:
+    """NCCL with a GPU for each process, otherwise gloo; the device of this process.
+
+    Args:
+        gloo: take it where there are GPUs too, of which several processes may then share one.
+    """
     rank = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.is_available() and torch.cuda.device_count() > rank:
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gloo and gpus:
+        device = torch.device("cuda", rank % gpus)
+        torch.cuda.set_device(device)
+        dist.init_process_group("gloo")
+    elif gpus > rank:
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)
@@ -196,6 +232,7 @@ def run(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     key = device.type.upper()
     # Whatever has a kernel here, also what no benchmark has measured yet.
     aten_ext.disable()
+    torch.backends.cudnn.allow_tf32 = False  # of recurrent layers: twins then differ by little
     if arguments.only != ["none"]:
         aten_ext.enable(*(arguments.only or [override.name for override in aten_ext.overrides()]))
     upstream, ours = train(arguments, device)
@@ -203,18 +240,22 @@ def run(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     dist.all_gather_object(counts, counted(key))
     shards: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shards, [getattr(p, "_local_tensor", p).numel() for p in ours.model.parameters()])
-    same = all(torch.equal(a, b) for a, b in zip(whole(upstream.model), whole(ours.model), strict=True))
+    pairs = list(zip(whole(upstream.model), whole(ours.model), strict=True))
+    same = all(torch.equal(a, b) for a, b in pairs)
+    apart = sum((a - b).abs().sum(dtype=torch.double).item() for a, b in pairs)
     operators: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(operators, profiled(upstream, batch(arguments, device, 0), key))
     return {
         **machine.describe(),
         "engine": arguments.engine,
+        "model": arguments.model,
         "backend": dist.get_backend(),
         "ranks": dist.get_world_size(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "losses": {"upstream": upstream.losses, "aten_ext": ours.losses},
         "same_weights": same,
+        "weights_apart": apart / sum(a.numel() for a, _ in pairs),
         "step_ms": {
             name: round(1e3 * statistics.median(twin.times), 3) if twin.times else None
             for name, twin in (("upstream", upstream), ("aten_ext", ours))
@@ -228,11 +269,13 @@ def run(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """What rank 0 prints."""
     times = result["step_ms"]
-    print(f"{result['engine']}, {result['backend']}, {result['ranks']} x {result['device']}")
+    what = ", ".join(result[key] for key in ("model", "engine", "backend"))
+    print(f"{what}, {result['ranks']} x {result['device']}")
     if times["upstream"]:
         ratio = times["upstream"] / times["aten_ext"]
         print(f"step: upstream {times['upstream']} ms, aten_ext {times['aten_ext']} ms, ratio {ratio:.3f}")
-    print(f"weights: {'the same to the last bit' if result['same_weights'] else 'DIFFERENT'}")
+    differ = f"DIFFERENT by {result['weights_apart']:.1e} in the mean"
+    print(f"weights: {'the same to the last bit' if result['same_weights'] else differ}")
     print(f"last loss: {result['losses']['upstream'][-1]:.6f}, {result['losses']['aten_ext'][-1]:.6f}")
     for rank, counts in enumerate(result["counts"]):
         ran = ", ".join(f"{name} {c['ran']}" for name, c in counts.items() if c["ran"])
@@ -243,6 +286,8 @@ def main() -> int:
     """Parse, train, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="default: %(default)s")
+    parser.add_argument("--gloo", action="store_true", help="gloo on GPUs too: processes may share one")
     parser.add_argument("--steps", type=int, default=50, help="optimizer steps of each twin (default: 50)")
     parser.add_argument("--width", type=int, default=512, help="a multiple of 16 (default: 512)")
     parser.add_argument("--layers", type=int, default=6, help="default: 6")
@@ -259,7 +304,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:
         parser.exit(2, "train_distributed.py: start it with torchrun (--help shows how)\n")
-    with process_group() as device:
+    with process_group(arguments.gloo) as device:
         result = run(arguments, device)
         if dist.get_rank() == 0:
             show(result)
