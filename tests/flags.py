@@ -97,16 +97,6 @@ def _blas(name: str) -> Switch:
     return _calling(lambda: setter(getattr(kinds, name)), lambda: setter(kinds.Default))
 
 
-def _tunable() -> Switch:
-    """Chooses among cuBLAS's kernels by a file, which is empty; without measuring."""
-
-    def turn(on: bool) -> None:
-        _core._cuda_tunableop_enable(on)
-        _core._cuda_tunableop_tuning_enable(not on)
-
-    return _calling(lambda: turn(True), lambda: turn(False))
-
-
 _precision_of_products = torch.set_float32_matmul_precision
 _fp16, _bf16 = (
     getattr(_core, f"_set_cublas_allow_{dtype}_reduced_precision_reduction") for dtype in ("fp16", "bf16")
@@ -134,9 +124,7 @@ OF_A_GPU: dict[str, Switch] = {"preferred_blas_library cublaslt": _blas("Cublasl
 NOT_WITHOUT_CUDNN: dict[str, Switch] = {"cudnn.enabled": _set(_core._set_cudnn_enabled, False, True)}
 CUDNN_IN_FP32: dict[str, Switch] = {"cudnn.allow_tf32": _set(_core._set_cudnn_allow_tf32, False, True)}
 MORE_OF_A_GPU: dict[str, Switch] = {
-    "preferred_blas_library cublas": _blas("Cublas"),
     "use_deterministic_algorithms, with a workspace": _workspace,
-    "TunableOp": _tunable(),
     "autocast cuda bf16": lambda: torch.autocast("cuda", torch.bfloat16),
     "autocast cuda fp16": lambda: torch.autocast("cuda", torch.float16),
 }

@@ -268,7 +268,7 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     const auto inner = [&](int64_t of) { return moved(call.a.reserve.const_data_ptr(), reserve.offset(of)); };
     c10::SmallVector<int64_t, 3> sizes(call.input.sizes());
     sizes.back() = columns;
-    at::Tensor dx = first ? call.dx : at::empty(sizes, options);
+    at::Tensor dx;
     LayerBackward to{};
     to.rows = sequence.rows();
     fill_weights(call, layer, to);
@@ -283,7 +283,7 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     to.dy_row = strided ? call.dy.stride(1) : 0;
     to.d_hy = moved(read(call.d_hy), layer * state_bytes);
     to.d_cy = moved(read(call.d_cy), layer * state_bytes);
-    to.dx = written(dx);
+    to.wants_dx = !first || call.plan.wanted.input;
     to.dhx = moved(written(call.dhx), layer * state_bytes);
     to.dcx = moved(written(call.dcx), layer * state_bytes);
     for (int d = 0; call.plan.saved && d < problem.directions; ++d) {
@@ -298,14 +298,17 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     const at::Tensor scratch(
         at::detail::empty_cuda({scratch_bytes(call.plan, to)}, at::kByte, options.device(), std::nullopt));
     to.scratch = static_cast<char*>(scratch.mutable_data_ptr());
-    to.dy_is_read = [&] {
+    to.dx_behind_dy = [&] {
       call.dy.reset();
       padded.dy.reset();
+      dx = to.wants_dx ? at::empty(first ? call.input.sizes() : at::IntArrayRef(sizes), options)
+                       : at::Tensor();
+      return written(dx);
     };
     if (const cudaError_t error = run_layer_backward(call.plan, to, stream); error != cudaSuccess) {
       return error;
     }
-    call.dy = dx;
+    (first ? call.dx : call.dy) = dx;
   }
   return cudaSuccess;
 }
@@ -338,7 +341,7 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>>> run
             rows_of(a.grad_output, problem),
             contiguous(a.grad_hy),
             has_cell_state(problem.cell) ? contiguous(a.grad_cy) : at::Tensor(),
-            plan.wanted.input ? at::empty(input.sizes(), options) : at::Tensor(),
+            {},
             plan.wanted.hx ? at::empty(a.hx.sizes(), options) : at::Tensor(),
             plan.wanted.cx ? at::empty(a.hx.sizes(), options) : at::Tensor(),
             plan.wanted.weights ? new_weight_gradients(a, problem) : std::vector<at::Tensor>(),

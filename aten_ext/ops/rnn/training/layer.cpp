@@ -41,7 +41,7 @@ class Run {
         error = plan_.one_launch ? one_launch(chunk) : step_by_step(chunk);
       }
     }
-    layer_.dy_is_read();
+    dx_ = layer_.dx_behind_dy();
     if (error == cudaSuccess && layer_.packed != nullptr) {
       error = pack_results();
     }
@@ -473,7 +473,7 @@ class Run {
   }
 
   cudaError_t input() {
-    if (layer_.dx == nullptr) {
+    if (dx_ == nullptr) {
       return cudaSuccess;
     }
     LtProduct product = new_product(is_in_tf32(layer_.features));
@@ -485,7 +485,7 @@ class Run {
     const int64_t at_once = memory_.sums != nullptr ? memory_.sums_rows : rows;
     for (int64_t first = 0; first < rows; first += at_once) {
       product.n = std::min(at_once, rows - first);
-      void* const result = sizes_.at(layer_.dx, first * layer_.features);
+      void* const result = sizes_.at(dx_, first * layer_.features);
       void* const to = memory_.sums != nullptr ? memory_.sums : result;
       for (int d = 0; d < directions_; ++d) {
         product.adds = d > 0;
@@ -511,13 +511,13 @@ class Run {
     p.dtype = dtype_;
     p.n = static_cast<int>(sizes_.rows());
     p.gates = sizes_.gates;
-    if (layer_.dx != nullptr) {
+    if (dx_ != nullptr) {
       InputGradient& item = p.item[p.count++];
       for (int d = 0; d < directions_; ++d) {
         item.d[d] = memory_.d_input_gates[d];
         item.w[d] = layer_.direction[d].w_ih;
       }
-      item.to = layer_.dx;
+      item.to = dx_;
       item.columns = layer_.features;
     }
     if (layer_.dhx != nullptr && is_step_of_few_rows()) {
@@ -535,6 +535,7 @@ class Run {
 
   const RnnBackwardPlan& plan_;
   const LayerBackward& layer_;
+  void* dx_ = nullptr;
   Cell cell_;
   Dtype dtype_;
   LayerSizes sizes_;

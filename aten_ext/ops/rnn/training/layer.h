@@ -41,17 +41,18 @@ struct LayerBackward {
   int64_t dy_step, dy_row;
   const void* d_hy;  // as hx; nullptr: zero
   const void* d_cy;
-  void* dx;   // as x
+  bool wants_dx;
+  // Where dx goes, as x. Called once nothing that is launched later reads dy, so that its memory may be dx's.
+  std::function<void*()> dx_behind_dy;
   void* dhx;  // as hx
   void* dcx;
   // Of a packed sequence, else nullptr. What has steps is padded then, as packed_sequence.h says; dy has the
   // gradient of hy in it, at each row's own last step, and is zero where there is no row.
   const PackedRows* packed;
   const void* padded_x[2];  // by direction: [steps, batch, features]; not read where the plan says `saved`
-  const void* coefficients[2];       // by direction, as the forward saved them, if the plan says so
-  int64_t rows;                      // of x: those of the packed sequence, or steps * batch
-  char* scratch;                     // scratch_bytes() of them, at a multiple of 256
-  std::function<void()> dy_is_read;  // called once nothing that is launched later reads dy: it may be freed
+  const void* coefficients[2];  // by direction, as the forward saved them, if the plan says so
+  int64_t rows;                 // of x: those of the packed sequence, or steps * batch
+  char* scratch;                // scratch_bytes() of them, at a multiple of 256
 };
 
 int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer);

@@ -73,7 +73,7 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   }
   const uintptr_t end = next_;
   next_ = shared;
-  if (layer.dx != nullptr && !direct && sizes.directions == 2 && !plan.few_rows) {
+  if (layer.wants_dx && !direct && sizes.directions == 2 && !plan.few_rows) {
     const int64_t row_bytes = layer.features * int64_t{sizeof(float)};
     sums_rows = std::min(layer.rows, std::max<int64_t>(1, kSumBytes / row_bytes));
     sums = take_floats(sums_rows * layer.features);
