@@ -354,7 +354,8 @@ std::string RnnPlan::describe() const {
              ? std::string("a launch for each step, ") + describe_math(step[0].math)
              : (problem.sequence.is_packed() ? "padded, " : "") + describe_recurrence(recurrence) + ", " +
                    describe_math(recurrence.math) +
-                   (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "");
+                   (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "") +
+                   (saves ? ", saves what the backward needs" : "");
 }
 
 Needs RnnPlan::needs() const {

@@ -21,8 +21,10 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kChunks = 2;
 constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
-// Projections of an LSTM in 16 bits of so many bytes, or half of all, are beside what a forward saves.
+// Projections of an LSTM in 16 bits of more bytes are made in two parts beside what a forward saves, of so
+// many steps at least: a launch more takes 6 us and more.
 constexpr int64_t kProjectionBytes = int64_t{24} << 20;
+constexpr int64_t kProjectionSteps = 320;
 // Bytes of the products of gates, which are read again while the L2 has them. Of more than so few they should
 // fit where gradients of 16 bits will be (layer.cpp).
 constexpr int64_t kPartBytes = int64_t{32} << 20;
@@ -175,7 +177,8 @@ int64_t choose_saving_chunk(const RnnPlan& forward) {
   const int64_t steps = problem.sequence.steps;
   const int64_t projections = steps * problem.sequence.batch * problem.directions * problem.gates() *
                               problem.hidden * int64_t{sizeof(float)};
-  const bool many = problem.cell == Cell::Lstm && problem.is_16_bits() && projections > kProjectionBytes;
+  const bool many = problem.cell == Cell::Lstm && problem.is_16_bits() && projections > kProjectionBytes &&
+                    steps >= kChunks * kProjectionSteps;
   return many ? std::min(forward.chunk, ceil_div(steps, kChunks)) : forward.chunk;
 }
 

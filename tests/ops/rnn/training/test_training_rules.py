@@ -221,3 +221,61 @@ def test_what_is_chosen_would_launch(name: str) -> None:
                 chosen += 1
                 assert lacks(gpu, needs) is None, sizes
     assert chosen > 0 or gpu.code < 80
+
+
+def plan_of(
+    steps: int, batch: int, mode: int, dtype: torch.dtype, gradients: bool = True, **sizes: int
+) -> str:
+    """What explain says of a layer in training of an H200."""
+    inputs, hidden = sizes.get("inputs", 128), sizes.get("hidden", 256)
+    arguments: dict[str, Any] = {
+        "input": meta(steps, batch, inputs, dtype=dtype).requires_grad_(gradients),
+        "weight": weights(inputs, hidden, 1, 1, True, mode, dtype=dtype),
+        "weight_stride0": 4,
+        "weight_buf": None,
+        "hx": meta(1, batch, hidden, dtype=dtype),
+        "cx": meta(1, batch, hidden, dtype=dtype) if mode == LSTM else None,
+        "mode": mode,
+        "hidden_size": hidden,
+        "proj_size": 0,
+        "num_layers": 1,
+        "batch_first": False,
+        "dropout": 0.0,
+        "train": True,
+        "bidirectional": False,
+        "batch_sizes": [],
+        "dropout_state": None,
+    }
+    explanation = aten_ext.explain("_cudnn_rnn", key="CUDA", **arguments)
+    assert explanation.route == "fused", explanation.reason
+    return str(explanation.plan)
+
+
+def test_which_forwards_save() -> None:
+    """Not those of few units and many steps of a GRU; and nobody where no gradient can come."""
+    saves = "saves what the backward needs"
+    for mode in (GRU, LSTM):
+        for dtype in DTYPES:
+            assert saves in plan_of(200, 32, mode, dtype)
+            assert saves not in plan_of(200, 32, mode, dtype, gradients=False)
+            with torch.no_grad():
+                assert saves not in plan_of(200, 32, mode, dtype)
+    assert saves not in plan_of(200, 8, GRU, torch.bfloat16)
+    assert saves in plan_of(200, 12, GRU, torch.bfloat16)
+    assert saves in plan_of(40, 8, GRU, torch.bfloat16)
+    assert saves in plan_of(200, 8, LSTM, torch.bfloat16)
+    assert saves in plan_of(200, 8, GRU, torch.float32)
+    assert saves not in plan_of(200, 1, GRU, torch.float32)
+
+
+def test_projections_beside_what_is_saved() -> None:
+    """Of a long LSTM in 16 bits in two parts: both together would be more than upstream's peak."""
+    assert "500 steps at a time" in plan_of(1000, 8, LSTM, torch.bfloat16)
+    for other in (
+        plan_of(1000, 8, LSTM, torch.float32),
+        plan_of(1000, 8, LSTM, torch.bfloat16, gradients=False),
+        plan_of(600, 16, LSTM, torch.bfloat16),
+        plan_of(700, 8, LSTM, torch.bfloat16),
+        plan_of(1000, 12, GRU, torch.bfloat16),
+    ):
+        assert "at a time" not in other
