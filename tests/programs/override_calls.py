@@ -272,16 +272,19 @@ def _recurrent_calls() -> dict[str, tuple[Call, ...]]:
             # oneDNN runs an LSTM in inference.
             fused = packed or cell != "lstm"
             calls[name] = _layers(cell, keys=CPU, packed=packed, inference_is_fused=fused)
-    calls["_thnn_fused_gru_cell"] = (
-        Call(
+    for cell, operators in {
+        "gru": ("_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward"),
+        "lstm": ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"),
+    }.items():
+        in_training = Call(
             "cell, training",
-            _recurrent("gru", CELL_SHAPES, special=False),
-            _cell("gru"),
+            _recurrent(cell, CELL_SHAPES, special=False),
+            _cell(cell),
             CUDA,
             CUDA,
             differentiates=True,
-        ),
-    )
+        )
+        calls.update(dict.fromkeys(operators, (in_training,)))
     # Where the clock of the GPU or that of the call is better is measured: not every call is ours.
     every = [
         call
