@@ -13,35 +13,35 @@ Made = tuple[nn.Module, list[Tensor]]
 
 
 class Seq2Seq(nn.Module):
-    """Bahdanau et al. 2015: a bidirectional GRU, and a GRU cell that attends to it at each step."""
+    """Bahdanau et al. 2015 as PyTorch's tutorial has it: the decoder is a GRU that is called for one step."""
 
     def __init__(self, vocabulary: int, hidden: int) -> None:
         """H = ``hidden``."""
         super().__init__()
         self.source, self.target = nn.Embedding(vocabulary, hidden), nn.Embedding(vocabulary, hidden)
-        self.encoder = nn.GRU(hidden, hidden // 2, bidirectional=True)
-        self.cell = nn.GRUCell(2 * hidden, hidden)
+        self.encoder = nn.GRU(hidden, hidden)
+        self.decoder = nn.GRU(2 * hidden, hidden)
         self.query, self.key = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
         self.score = nn.Linear(hidden, 1)
-        self.out = nn.Linear(2 * hidden, vocabulary)
+        self.out = nn.Linear(hidden, vocabulary)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """[T, B] and [U, B] to logits [U, B, vocabulary]."""
-        memory, _ = self.encoder(self.source(source))  # [T, B, H]
+        memory, state = self.encoder(self.source(source))  # [T, B, H], [1, B, H]
         keys = self.key(memory)
-        state = memory[-1]
         answers = []
         for word in self.target(target):
             weights = self.score(torch.tanh(keys + self.query(state))).softmax(dim=0)
             context = (weights * memory).sum(dim=0)
-            state = self.cell(torch.cat([word, context], dim=1), state)
-            answers.append(self.out(torch.cat([state, context], dim=1)))
-        return torch.stack(answers)
+            answer, state = self.decoder(torch.cat([word, context], dim=1)[None], state)
+            answers.append(answer)
+        logits: Tensor = self.out(torch.cat(answers))
+        return logits
 
 
 def seq2seq(small: bool) -> Made:
-    """A translation model of 30,000 words."""
-    vocabulary, hidden, rows, steps = (1000, 64, 4, 8) if small else (30000, 1024, 64, 40)
+    """A translation model of 10,000 words; 25 of them decoded one by one."""
+    vocabulary, hidden, rows, steps = (1000, 64, 4, 8) if small else (10000, 512, 64, 25)
     ids = [torch.randint(0, vocabulary, (steps, rows)) for _ in range(2)]
     return Seq2Seq(vocabulary, hidden), ids
 
@@ -111,7 +111,7 @@ def awd_lstm(small: bool) -> Made:
 
 
 class Agent(nn.Module):
-    """A policy and a value over a recurrent layer, whose state is cleared where an episode has ended."""
+    """A policy and a value over a recurrent layer."""
 
     def __init__(self, body: nn.Module, features: int, recurrent: type[nn.RNNBase], hidden: int) -> None:
         """``body`` gives ``features`` for each observation."""
@@ -120,34 +120,51 @@ class Agent(nn.Module):
         self.recurrent = recurrent(features, hidden)  # type: ignore[call-arg,arg-type]
         self.heads = nn.ModuleList((nn.Linear(hidden, 4), nn.Linear(hidden, 1)))
 
-    def forward(self, seen: Tensor, done: Tensor) -> Tensor:
-        """Observations [T, B, …] and the ends of episodes [T, B] to [T, B, 5], one step after another."""
-        steps, rows = seen.shape[:2]
-        features = self.body(seen.flatten(0, 1)).unflatten(0, (steps, rows))
-        is_lstm = isinstance(self.recurrent, nn.LSTM)
-        zeros = features.new_zeros(1, rows, self.recurrent.hidden_size)
-        state = (zeros, zeros) if is_lstm else zeros
-        outputs = []
-        for step, ended in zip(features, done, strict=True):
-            kept = (1.0 - ended).view(1, rows, 1)
-            state = tuple(kept * part for part in state) if is_lstm else kept * state
-            output, state = self.recurrent(step[None], state)
-            outputs.append(output)
-        hidden = torch.cat(outputs)
+    def features_of(self, seen: Tensor) -> Tensor:
+        """Of observations [T, B, …]: [T, B, features]."""
+        features: Tensor = self.body(seen.flatten(0, 1)).unflatten(0, seen.shape[:2])
+        return features
+
+    def answers(self, hidden: Tensor) -> Tensor:
+        """[T, B, H] to [T, B, 5]."""
         return torch.cat([head(hidden) for head in self.heads], dim=2)
 
 
+class PaddedAgent(Agent):
+    """As rsl_rl trains: each row is a piece of one episode, and all steps are one call."""
+
+    def forward(self, seen: Tensor) -> Tensor:
+        """Observations [T, B, …] to [T, B, 5]."""
+        hidden, _ = self.recurrent(self.features_of(seen))
+        return self.answers(hidden)
+
+
+class SteppingAgent(Agent):
+    """As CleanRL trains an LSTM: step by step, the state cleared where an episode has ended."""
+
+    def forward(self, seen: Tensor, done: Tensor) -> Tensor:
+        """Observations [T, B, …] and the ends of episodes [T, B] to [T, B, 5]."""
+        features = self.features_of(seen)
+        zeros = features.new_zeros(1, seen.shape[1], self.recurrent.hidden_size)
+        state = (zeros, zeros)
+        outputs = []
+        for step, ended in zip(features, done, strict=True):
+            kept = (1.0 - ended).view(1, -1, 1)
+            output, state = self.recurrent(step[None], (kept * state[0], kept * state[1]))
+            outputs.append(output)
+        return self.answers(torch.cat(outputs))
+
+
 def ppo_gru(small: bool) -> Made:
-    """A minibatch of an update: 32 steps of 64 environments with 17 numbers each."""
-    steps, rows, hidden = (4, 4, 32) if small else (32, 64, 256)
-    body = nn.Sequential(nn.Linear(17, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh())
-    inputs = [torch.randn(steps, rows, 17), (torch.rand(steps, rows) < 0.02).float()]
-    return Agent(body, 256, nn.GRU, hidden), inputs
+    """A minibatch of an update: 32 steps of 256 rows with 48 numbers each, a GRU of 128."""
+    steps, rows, hidden = (4, 4, 32) if small else (32, 256, 128)
+    body = nn.Sequential(nn.Linear(48, 128), nn.ELU(), nn.Linear(128, 128), nn.ELU())
+    return PaddedAgent(body, 128, nn.GRU, hidden), [torch.randn(steps, rows, 48)]
 
 
 def clean_rl_lstm(small: bool) -> Made:
-    """CleanRL's ppo_atari_lstm: its convolutions, an LSTM of 128, 128 steps of 8 environments."""
-    steps, rows = (4, 2) if small else (128, 8)
+    """A minibatch of CleanRL's ppo_atari_lstm: its convolutions, an LSTM of 128, 128 steps of 2 rows."""
+    steps, rows = (4, 2) if small else (128, 2)
     body = nn.Sequential(
         nn.Conv2d(1, 32, 8, stride=4),
         nn.ReLU(),
@@ -160,4 +177,4 @@ def clean_rl_lstm(small: bool) -> Made:
         nn.ReLU(),
     )
     inputs = [torch.rand(steps, rows, 1, 84, 84), (torch.rand(steps, rows) < 0.01).float()]
-    return Agent(body, 512, nn.LSTM, 128), inputs
+    return SteppingAgent(body, 512, nn.LSTM, 128), inputs

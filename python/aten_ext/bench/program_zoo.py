@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aten_ext.bench.case import Call
@@ -32,6 +33,8 @@ class Program:
     """From whether the size is to be reduced, the device and the dtype."""
     kinds: tuple[str, ...] = ("training", "inference")
     dtypes: tuple[str, ...] = ("float32",)
+    autocast: bool = False
+    """Whether it runs under autocast to bfloat16, its weights in the case's dtype."""
 
     def make(self, what: str, small: bool, device: str, dtype: torch.dtype) -> Call:
         """A call that makes one training step, or one inference.
@@ -41,23 +44,27 @@ class Program:
         """
         import torch
 
-        model, forward, loss_of = self.build(small, device, dtype)
+        with torch.device(device):  # random weights of a GPU's own
+            model, forward, loss_of = self.build(small, device, dtype)
+        autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.autocast)
         if what == "inference":
             model.eval()
 
             def infer() -> None:
-                with torch.inference_mode():
+                with torch.inference_mode(), autocast():
                     forward()
 
             return infer
         model.train()
         # So small a rate that the weights stay where they are: with gradients near zero a CPU computes with
-        # denormals, which takes many times as long.
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True)
+        # denormals, which takes many times as long. capturable: a graph refuses the step otherwise.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True, capturable=device == "cuda")
 
         def step() -> None:
             optimizer.zero_grad()
-            loss_of(forward()).backward()
+            with autocast():
+                loss = loss_of(forward())
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
 
@@ -304,6 +311,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("AttentiveFP", _attentive),
     Program("attention seq2seq", _with(_own, "seq2seq")),
     Program("DeepSpeech 2", _with(_own, "deep_speech")),
+    Program("DeepSpeech 2 with autocast", _with(_own, "deep_speech"), autocast=True),
     Program("AWD-LSTM", _with(_own, "awd_lstm")),
     Program("PPO with a GRU", _with(_own, "ppo_gru")),
     Program("PPO with an LSTM, CleanRL's loop", _with(_own, "clean_rl_lstm")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,14 @@ from aten_ext.bench import program_zoo, registry
 from aten_ext.bench.case import Settings
 from aten_ext.bench.ops import programs
 
-OWN = ("attention seq2seq", "DeepSpeech 2", "AWD-LSTM", "PPO with a GRU", "PPO with an LSTM, CleanRL's loop")
+OWN = (
+    "attention seq2seq",
+    "DeepSpeech 2",
+    "DeepSpeech 2 with autocast",
+    "AWD-LSTM",
+    "PPO with a GRU",
+    "PPO with an LSTM, CleanRL's loop",
+)
 
 
 def test_names_kinds_and_sizes() -> None:
@@ -66,10 +74,50 @@ def test_a_missing_or_broken_library_is_skipped_by_name(monkeypatch: pytest.Monk
     def broken(*_: object) -> program_zoo.Made:
         raise TypeError("no such option\nand more")
 
+    def broken_when_called(*_: object) -> program_zoo.Made:
+        return torch.nn.Linear(2, 2), partial(torch.mm, torch.ones(2, 3), torch.ones(2, 3)), torch.sum
+
     for build, said in (
         (missing, "needs the package no_such_package: pip install no_such_package"),
         (broken, "TypeError: no such option"),
+        (broken_when_called, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"),
     ):
         program = replace(program_zoo.PROGRAMS[0], build=build)
         result = programs._measure(program, "training", True, case, Settings("cpu", 0.01))
         assert result.skipped == said and result.clocks == {}
+
+
+def test_autocast_is_around_forward_and_loss() -> None:
+    seen: list[bool] = []
+
+    def build(*_: object) -> program_zoo.Made:
+        model = torch.nn.Linear(2, 2)
+
+        def forward() -> torch.Tensor:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return model(torch.ones(1, 2))  # type: ignore[no-any-return]
+
+        return model, forward, torch.sum
+
+    for autocast in (False, True):
+        program = replace(program_zoo.PROGRAMS[0], build=build, autocast=autocast)
+        for what in ("training", "inference"):
+            program.make(what, True, "cpu", torch.float32)()
+    assert seen == [False, False, True, True] and not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OWN)
+def test_steps_are_captured(name: str) -> None:
+    """On a GPU both clocks run, the optimizer's step in a graph too; recurrent layers train fused."""
+    program = next(program for program in program_zoo.PROGRAMS if program.name == name)
+    case = next(case for case in programs.cases("cuda", True) if case.name == f"{name} training")
+    result = programs._measure(program, "training", True, case, Settings("cuda", 0.01))
+    assert (result.skipped, result.missing) == (None, {})
+    assert set(result.clocks) == {"gpu", "eager"}
+    ran = result.details["ran"]
+    assert isinstance(ran, dict)
+    if name == "AWD-LSTM":  # forty rows of 1150 units go upstream
+        assert "_cudnn_rnn" not in ran
+    else:
+        assert ran["_cudnn_rnn_backward"] == ran["_cudnn_rnn"] > 0

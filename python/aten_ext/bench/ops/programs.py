@@ -8,6 +8,7 @@ program whose library is missing is skipped by name.
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import Any
 
@@ -52,16 +53,19 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
 
     result = Result(case, settings.device)
     torch.manual_seed(0)
-    try:
-        call = program.make(what, small, settings.device, getattr(torch, case.dtype))
-    except Unavailable as reason:
-        result.skipped = str(reason)
-        return result
-    except Exception as error:  # another version of the library: the other programs go on
-        result.skipped = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        return result
     with Overrides() as switch:
-        for enabled in (False, True, False, True):  # memory is allocated, algorithms are chosen
+        switch.set(False)
+        try:
+            _free(settings.device)
+            call = program.make(what, small, settings.device, getattr(torch, case.dtype))
+            call()
+        except Unavailable as reason:
+            result.skipped = str(reason)
+            return result
+        except Exception as error:  # another version of the library, or no memory: the other programs go on
+            result.skipped = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return result
+        for enabled in (True, False, True):  # memory is allocated, algorithms are chosen
             switch.set(enabled)
             call()
         ran, declined = _counts(call, settings.device, switch)
@@ -84,6 +88,15 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
                 clock.sample(result.clocks.setdefault(name, Samples()), settings.seconds / len(clocks))
 
         return harness.settle(result, sample, settings.never_slower)
+
+
+def _free(device: str) -> None:
+    """Give back what the program before has left: models are cycles, and a graph has memory of its own."""
+    import torch
+
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _counts(call: Call, device: str, switch: Switch) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
