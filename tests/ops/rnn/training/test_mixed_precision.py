@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import aten_ext
 from ops.rnn.training.test_gradients import BACKWARD, FORWARD, new_module
@@ -21,23 +21,34 @@ INITIAL_SCALE = 65536.0
 """GradScaler's own."""
 
 
-def given(x: torch.Tensor, packed: bool) -> Any:
-    return pack_padded_sequence(x, LENGTHS) if packed else x
+def given(x: torch.Tensor, packed: bool, cell: str, upstreams: bool) -> Any:
+    """The sequence as it is, or packed; ``upstreams``: whether the layer runs upstream.
+
+    In 16 bits cuDNN's kernels for few units give a padded RNN of two directions a gradient that is hundreds
+    of times as large as the true one (seen with 9.19). For the same sequence packed it has others, so that is
+    what upstream gets.
+    """
+    if packed:
+        return pack_padded_sequence(x, LENGTHS)
+    if upstreams and cell in ("tanh", "relu"):
+        return pack_padded_sequence(x, torch.full((x.size(1),), x.size(0)))
+    return x
 
 
-def output(result: Any, packed: bool) -> torch.Tensor:
-    y: torch.Tensor = result[0].data if packed else result[0]
+def output(result: Any) -> torch.Tensor:
+    """The rows that there are, in order of time."""
+    y: torch.Tensor = result[0].data if isinstance(result[0], PackedSequence) else result[0].flatten(0, 1)
     return y
 
 
-def off_and_on(run: Callable[[], Any]) -> tuple[Any, Any]:
-    """What a program gives with the overrides off, and with those of recurrent layers on, calls counted."""
+def off_and_on(run: Callable[[bool], Any]) -> tuple[Any, Any]:
+    """What a program, told whether upstream runs, gives with the overrides off, and on and counted."""
     with aten_ext.disabled():
-        theirs = run()
+        theirs = run(True)
     aten_ext.disable()
     aten_ext.enable(FORWARD, BACKWARD)
     aten_ext.reset_counts()
-    return theirs, run()
+    return theirs, run(False)
 
 
 def assert_ran(calls: int) -> None:
@@ -53,7 +64,7 @@ def test_autocast_casts_at_every_forward(cell: str, packed: bool, dtype: torch.d
     """The weights change in fp32, and the next forward takes the new ones."""
     steps = 4
 
-    def run() -> list[torch.Tensor]:
+    def run(upstreams: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         rnn = new_module(cell, 24, 64, 2, bidirectional=True).cuda()
         optimizer = torch.optim.SGD(rnn.parameters(), lr=0.1)
@@ -62,7 +73,7 @@ def test_autocast_casts_at_every_forward(cell: str, packed: bool, dtype: torch.d
         for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast("cuda", dtype):
-                y = output(rnn(given(x, packed)), packed)
+                y = output(rnn(given(x, packed, cell, upstreams)))
             loss: Any = (y.float() - 0.3).square().mean()
             loss.backward()
             optimizer.step()
@@ -71,9 +82,11 @@ def test_autocast_casts_at_every_forward(cell: str, packed: bool, dtype: torch.d
 
     theirs, ours = off_and_on(run)
     assert_ran(steps)
-    for mine, upstreams in zip(ours, theirs, strict=True):
-        assert mine.dtype == upstreams.dtype == torch.float32
-        torch.testing.assert_close(mine, upstreams, rtol=0, atol=1e-2 * upstreams.abs().max().item())
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype == torch.float32
+        # A ReLU's gradient comes or goes where its sum is rounded across zero.
+        bound = 5e-2 if cell == "relu" else 1e-2
+        torch.testing.assert_close(mine, other, rtol=0, atol=bound * other.abs().max().item())
 
 
 @PACKED
@@ -82,7 +95,7 @@ def test_grad_scaler(cell: str, packed: bool) -> None:
     """At its initial scale no step is left out that upstream takes, and the losses are the same."""
     steps = 30
 
-    def run() -> tuple[list[float], list[float]]:
+    def run(upstreams: bool) -> tuple[list[float], list[float]]:
         torch.manual_seed(0)
         rnn = new_module(cell, 24, 64, 2, bidirectional=True).cuda()
         optimizer = torch.optim.Adam(rnn.parameters(), lr=1e-3)
@@ -92,7 +105,7 @@ def test_grad_scaler(cell: str, packed: bool) -> None:
         for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.float16):
-                y = output(rnn(given(x, packed)), packed)
+                y = output(rnn(given(x, packed, cell, upstreams)))
                 loss = (y.float() - 0.3).square().mean()
             scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             scaler.step(optimizer)
@@ -105,7 +118,7 @@ def test_grad_scaler(cell: str, packed: bool) -> None:
     assert_ran(steps)
     assert scales[0] == INITIAL_SCALE, "upstream's gradients are finite from the start"
     assert our_scales == scales
-    assert ours == pytest.approx(losses, rel=5e-3)
+    assert ours == pytest.approx(losses, rel=2e-2 if cell == "relu" else 5e-3)
     assert losses[-1] < losses[0]
 
 
@@ -121,15 +134,15 @@ def test_finite_up_to_upstreams_largest_scale(cell: str, packed: bool, steps: in
     x = torch.randn(steps, 8, 64, device="cuda").half().requires_grad_()
     inputs = [x, *rnn.parameters()]
 
-    def finite(exponent: int) -> tuple[bool, ...]:
-        y = output(rnn(given(x, packed)), packed)
+    def finite(exponent: int, upstreams: bool) -> tuple[bool, ...]:
+        y = output(rnn(given(x, packed, cell, upstreams)))
         # In fp16 from the output on: the scale itself is no number of it.
         grads = torch.autograd.grad(y, inputs, y.detach() * 2.0 ** (exponent - 16))
         return tuple(bool(g.isfinite().all()) for g in grads)
 
     calls = range(8, 38)
-    theirs, ours = off_and_on(lambda: [finite(exponent) for exponent in calls])
+    theirs, ours = off_and_on(lambda upstreams: [finite(exponent, upstreams) for exponent in calls])
     assert_ran(len(calls))
     assert all(theirs[0]) and not all(theirs[-1]), "the last of upstream's overflow"
-    for exponent, upstreams, mine in zip(calls, theirs, ours, strict=True):
-        assert all(m or not u for u, m in zip(upstreams, mine, strict=True)), exponent
+    for exponent, other, mine in zip(calls, theirs, ours, strict=True):
+        assert all(m or not o for o, m in zip(other, mine, strict=True)), exponent
