@@ -5,7 +5,7 @@ Run it under torchrun, one process a GPU, or on the CPU with gloo:
 
     torchrun --standalone --nproc-per-node 2 scripts/train_distributed.py fsdp2
 
-With ``--gloo`` processes may share a GPU, which NCCL refuses.
+With ``--gloo`` processes of DDP may share a GPU, which NCCL refuses.
 
 Rank 0 prints the median step time of both twins, whether their losses and weights are the same to the last
 bit, and what the overrides' calls did on every rank; ``--json FILE`` writes all of it to a file. Exit code 1
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -110,10 +110,6 @@ def shard(model: Transformer | Recurrent) -> nn.Module:
     for index, layer in enumerate(model.layers):
         fully_shard(layer, shard_placement_fn=by_columns if index == 0 else None)
     fully_shard(model)
-    if dist.get_backend() == "gloo":  # which has sums alone for tensors of a GPU
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)
     return model
 
 
@@ -287,7 +283,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="default: %(default)s")
-    parser.add_argument("--gloo", action="store_true", help="gloo on GPUs too: processes may share one")
+    parser.add_argument("--gloo", action="store_true", help="gloo on GPUs too: processes may share one (ddp)")
     parser.add_argument("--steps", type=int, default=50, help="optimizer steps of each twin (default: 50)")
     parser.add_argument("--width", type=int, default=512, help="a multiple of 16 (default: 512)")
     parser.add_argument("--layers", type=int, default=6, help="default: 6")
@@ -304,6 +300,12 @@ def main() -> int:
     arguments = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:
         parser.exit(2, "train_distributed.py: start it with torchrun (--help shows how)\n")
+    if arguments.gloo and arguments.engine == "fsdp2" and torch.cuda.is_available():
+        # gloo gathers by reading what it is given on the CPU: the process dies.
+        parser.exit(
+            2,
+            "train_distributed.py: expected ddp with --gloo on a GPU, got fsdp2\n",
+        )
     with process_group(arguments.gloo) as device:
         result = run(arguments, device)
         if dist.get_rank() == 0:

@@ -154,10 +154,9 @@ def test_recurrent_layers_on_one_gpu(engine: str, model: str, tmp_path: Path) ->
 @pytest.mark.gpu
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="a torch without gloo")
 @RECURRENT
-@ENGINES
-def test_recurrent_layers_of_two_processes_on_one_gpu(engine: str, model: str, tmp_path: Path) -> None:
+def test_recurrent_layers_of_two_processes_on_one_gpu(model: str, tmp_path: Path) -> None:
     options = ("--model", model, "--gloo")
-    result = torchrun(engine, 2, tmp_path / "result.json", *options, CUDA_VISIBLE_DEVICES="0")
+    result = torchrun("ddp", 2, tmp_path / "result.json", *options, CUDA_VISIBLE_DEVICES="0")
     assert result["backend"] == "gloo" and result["device"] != "cpu"
     check(result, "CUDA", 2)
     check_recurrent(result, model)
