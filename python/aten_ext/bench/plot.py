@@ -1,6 +1,7 @@
 """``bench --plot FOLDER``: the measurements of a document as PNG files.
 
-For every op the ratios, as bars or, of many cases, as a curve; for an op whose cases say how large they are
+For every op the ratios, as bars or, of many cases, as a curve; of whole programs two bars each, from Python
+and as a graph; for an op whose cases say how large they are
 (``Case.sizes``), also the achieved rate, or the time of a step, against each of those sizes: with a panel for
 each dtype where cases are points of lines (``Case.series``). A picture carries the digest of what it shows,
 so that a test can tell whether it is out of date.
@@ -42,6 +43,9 @@ STYLE = 4
 DIGEST = "aten_ext-digest"
 """Key of the text in the PNG that holds the digest of the plotted numbers."""
 
+TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50)
+"""Of an axis of ratios."""
+
 Case = Mapping[str, Any]
 
 
@@ -72,7 +76,10 @@ def draw(of: Document) -> dict[str, bytes]:
 
     pictures: dict[str, bytes] = {}
     for op, device, what, cases in _plots(of):
-        if what == "ratio":
+        if what == "ratio" and op == "programs":
+            figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.27 * len(cases)), layout="constrained")
+            _programs(axes, f"programs on {device}: upstream time / aten_ext time", cases)
+        elif what == "ratio":
             bars = len(cases) <= BARS
             height = max(3.2, 1.2 + 0.3 * len(cases)) if bars else 4.4
             figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
@@ -152,6 +159,36 @@ def _ratios(axes: Axes, title: str, cases: Sequence[Case]) -> None:
     axes.set_axisbelow(True)
 
 
+def _programs(axes: Axes, title: str, cases: Sequence[Case]) -> None:
+    """Bars from 1, upstream's speed: of a call from Python, and of its CUDA graph where there is one."""
+    for offset, clocks, label, color in (
+        (-0.2, ("eager", "wall"), "from Python", ATEN_EXT),
+        (0.2, ("gpu",), "as a CUDA graph", CEILING),
+    ):
+        found = {
+            at + offset: case["ratios"][clock] - 1
+            for at, case in enumerate(cases)
+            for clock in clocks
+            if case["ratios"].get(clock) is not None
+        }
+        if found:
+            axes.barh(list(found), list(found.values()), height=0.38, left=1, color=color, label=label)
+    axes.set_yticks(range(len(cases)), [f"{case['name']} {case['dtype']}" for case in cases], fontsize=8)
+    axes.set_ylim(len(cases) - 0.4, -0.6)
+    axes.axvline(1, color="black", linewidth=0.8)
+    ratios = [ratio for case in cases for ratio in case["ratios"].values() if ratio]
+    low, high = min(*ratios, 1.0) / 1.1, max(*ratios, 1.0) * 1.15
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set(title=title, xlabel="above 1: faster with aten_ext")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
+
+
 def _curve(axes: Axes, title: str, cases: Sequence[Case]) -> None:
     """The ratios in order, from the lowest to the highest: how many calls gain how much."""
     ordered = sorted(cases, key=lambda case: float(case["ratio"]))
@@ -167,9 +204,7 @@ def _curve(axes: Axes, title: str, cases: Sequence[Case]) -> None:
     axes.set_yscale("log")
     low, high = min(*ratios, 1.0) / 1.1, max(*ratios, 1.0) * 1.1
     axes.set_ylim(low, high)
-    ticks = [
-        tick for tick in (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if low <= tick <= high
-    ]
+    ticks = [tick for tick in TICKS if low <= tick <= high]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     lowest, middle, highest = ratios[0], statistics.median(ratios), ratios[-1]

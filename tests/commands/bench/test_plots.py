@@ -68,6 +68,23 @@ def test_many_cases_are_a_curve(tmp_path: Path) -> None:
     pyplot.close("all")
 
 
+def test_programs_have_a_bar_for_each_clock() -> None:
+    """Also of more programs than other ops have bars; no bar where a program cannot be captured."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
+    of = made_up({"1x10": 2.0})
+    clocks: list[dict[str, float]] = [{"eager": 1.5, "gpu": 2.0}, {"eager": 0.9}, {"wall": 1.1}]
+    of["cases"] = [
+        of["cases"][0] | {"op": "programs", "ratios": clocks[n % 3], "ratio": 1.0}
+        for n in range(plot.BARS + 2)
+    ]
+    assert [name for name in plot.draw(of) if name.endswith("ratio.png")] == ["programs-cpu-ratio.png"]
+    _, axes = pyplot.subplots()
+    plot._programs(axes, "title", of["cases"][:3])
+    lengths = {bars.get_label(): [bar.get_width() + 1 for bar in bars] for bars in axes.containers}
+    assert lengths == {"from Python": [1.5, 0.9, 1.1], "as a CUDA graph": [2.0]}
+    pyplot.close("all")
+
+
 def test_plotted_lines() -> None:
     """Cases that are points of lines: the others are left out, and with steps it is their time."""
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
