@@ -8,6 +8,13 @@ _KERNELS = "tests/ops/rnn/test_gates_backward_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "a cell without split K answers where upstream raises",
+        f"{_FOLDER}/cells.cpp",
+        "if (const char* reason = decline_flags(a.input.scalar_type())) {",
+        "if (const char* reason = decline_flags(at::kFloat)) {",
+        ("tests/ops/rnn/test_flags.py::test_a_flag_changes_no_plan",),
+    ),
+    (
         "gates: two units of a gradient whose rows begin anywhere",
         f"{_FOLDER}/gates_rules.h",
         "grad->stride(0) % 2 == 0",
