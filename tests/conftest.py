@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import aten_ext
+import captures
 import developer_bench
 from aten_ext._registry import restored
 from aten_ext.bench import registry
@@ -74,3 +75,11 @@ def fresh_registry() -> Iterator[None]:
         aten_ext.reset_counts()
         yield
     aten_ext.reset_counts()
+
+
+@pytest.fixture(autouse=True)
+def no_broken_capture(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A GPU test in which a graph capture broke fails if it leaves that to the tests after it."""
+    yield
+    if request.node.get_closest_marker("gpu") and torch.cuda.is_initialized():
+        captures.check_none_left()

@@ -8,6 +8,37 @@ _KERNELS = "tests/ops/rnn/test_gates_backward_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "gates: an LSTM's of any size in fp32 are ours",
+        f"{_FOLDER}/gates_facts.h",
+        "{kLstmGates, kFp32 | kFp64, kAnyBiases",
+        "{kLstmGates, kFp64, kAnyBiases",
+        (f"{_RULES}::test_what_upstream_computes_as_fast",),
+    ),
+    (
+        "gates: few units of many rows are ours",
+        f"{_FOLDER}/gates_facts.h",
+        "at_least(kMoreRows), at_most(kUnitsBeyondCaches)}",
+        "at_least(kMoreRows), {kMoreUnits, kUnitsBeyondCaches}}",
+        (f"{_RULES}::test_what_upstream_computes_as_fast",),
+    ),
+    (
+        "gates: gradients without biases are those with them",
+        f"{_FOLDER}/gates_facts.h",
+        "(biases & (call.biases ? kBiases : kNoBiases)) != 0 &&",
+        "true &&",
+        (
+            f"{_RULES}::test_what_upstream_computes_as_fast",
+            f"{_RULES}::test_what_upstream_computes_as_fast_without_biases",
+        ),
+    ),
+    (
+        "a cell without split K answers where upstream raises",
+        f"{_FOLDER}/cells.cpp",
+        "if (const char* reason = decline_flags(a.input.scalar_type())) {",
+        "if (const char* reason = decline_flags(at::kFloat)) {",
+        ("tests/ops/rnn/test_flags.py::test_a_flag_changes_no_plan",),
+    ),
+    (
         "gates: two units of a gradient whose rows begin anywhere",
         f"{_FOLDER}/gates_rules.h",
         "grad->stride(0) % 2 == 0",

@@ -4,6 +4,7 @@
 // They are composite; what comes before this key, and what a call that is differentiated, traced or
 // transformed does, is in core/composite.h. The rule is compiled in a CPU build too: aten_ext.explain asks it
 // about a GPU elsewhere.
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
 #include <limits>
@@ -31,6 +32,18 @@ struct CellCall {
 template <class Arguments>
 CellCall call_of(cuda::Cell cell, const Arguments& a) {
   return {cell, a.input, a.hx, nullptr, a.w_ih, a.w_hh, a.b_ih, a.b_hh};
+}
+
+// Upstream's products of a cell are cuBLAS's, not cuDNN's. It cannot be told not to split K, and they raise.
+const char* decline_flags(at::ScalarType dtype) {
+  const at::Context& context = at::globalContext();
+  if ((dtype == at::kHalf && context.allowFP16ReductionCuBLAS() ==
+                                 at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK) ||
+      (dtype == at::kBFloat16 && context.allowBF16ReductionCuBLAS() ==
+                                     at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK)) {
+    return "split K is not allowed";
+  }
+  return nullptr;
 }
 
 const char* decline_cell(const CellCall& a) {
@@ -83,6 +96,9 @@ const char* decline_cell(const CellCall& a) {
   if (a.input.size(1) > std::numeric_limits<int32_t>::max() / 256 ||
       hidden > std::numeric_limits<int32_t>::max() / 256) {
     return "sizes beyond 32 bits";
+  }
+  if (const char* reason = decline_flags(a.input.scalar_type())) {
+    return reason;
   }
   return cuda::is_small_cell(a.cell, to_dtype(a.input.scalar_type()), batch, a.input.size(1), hidden)
              ? nullptr

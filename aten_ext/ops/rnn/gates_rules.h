@@ -13,6 +13,7 @@
 #include "core/gpu.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/gates_backward.h"
+#include "ops/rnn/gates_facts.h"
 #include "ops/rnn/overrides.h"
 
 namespace aten_ext::cuda {
@@ -106,6 +107,25 @@ inline GatesBackwardPlan backward_plan(Dtype dtype, const at::Tensor& state, boo
   plan.hidden = state.size(1);
   plan.tile = gates_tile(plan.batch, plan.hidden, units, biases, plan.element(),
                          int64_t{kBlocksOfMultiprocessor} * gpu_of(state.device()).multiprocessors);
+  return plan;
+}
+
+// Plans of what the kernels take, wherever upstream is as fast; or the reason why they do not.
+const char* plan_gates(const args::_thnn_fused_lstm_cell& arguments, GatesPlan& plan);
+const char* plan_gates(const args::_thnn_fused_lstm_cell_backward_impl& arguments, GatesBackwardPlan& plan);
+const char* plan_gates(const args::_thnn_fused_gru_cell_backward& arguments, GatesBackwardPlan& plan);
+
+// `op`: which of those that gates_facts.h knows.
+template <class Plan, class Arguments>
+Choice<Plan> choose_gates(const Arguments& arguments, int op) {
+  Plan plan{};
+  const char* reason = plan_gates(arguments, plan);
+  if (reason == nullptr) {
+    reason = decline_as_fast({op, plan.dtype, plan.biases, plan.batch, plan.hidden});
+  }
+  if (reason != nullptr) {
+    return reason;
+  }
   return plan;
 }
 

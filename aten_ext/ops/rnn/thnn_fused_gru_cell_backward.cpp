@@ -40,7 +40,7 @@ const char* decline_backward(const args::_thnn_fused_gru_cell_backward& a) {
 
 }  // namespace
 
-Choice<cuda::GatesBackwardPlan> cuda::choose(const args::_thnn_fused_gru_cell_backward& a) {
+const char* cuda::plan_gates(const args::_thnn_fused_gru_cell_backward& a, GatesBackwardPlan& plan) {
   if (const char* reason = decline_backward(a)) {
     return reason;
   }
@@ -49,7 +49,12 @@ Choice<cuda::GatesBackwardPlan> cuda::choose(const args::_thnn_fused_gru_cell_ba
       has_pairs(a.grad_hy)
           ? units_of_thread(dtype, a.grad_hy, {a.grad_hy.const_data_ptr(), a.workspace.const_data_ptr()})
           : 1;
-  return backward_plan(dtype, a.grad_hy, a.has_bias, units);
+  plan = backward_plan(dtype, a.grad_hy, a.has_bias, units);
+  return nullptr;
+}
+
+Choice<cuda::GatesBackwardPlan> cuda::choose(const args::_thnn_fused_gru_cell_backward& a) {
+  return choose_gates<GatesBackwardPlan>(a, kGruGatesBackward);
 }
 
 }  // namespace aten_ext

@@ -56,12 +56,11 @@ const char* decline_backward(const args::_thnn_fused_lstm_cell_backward_impl& a)
 
 }  // namespace
 
-Choice<cuda::GatesPlan> cuda::choose(const args::_thnn_fused_lstm_cell& a) {
+const char* cuda::plan_gates(const args::_thnn_fused_lstm_cell& a, GatesPlan& plan) {
   if (const char* reason = decline_gates(a.input_gates, a.hidden_gates, a.cx, a.input_bias, a.hidden_bias,
                                          LstmSizes::kGates)) {
     return reason;
   }
-  GatesPlan plan{};
   plan.dtype = to_dtype(a.cx.scalar_type());
   plan.biases = is_given(a.input_bias);
   plan.batch = a.cx.size(0);
@@ -69,10 +68,10 @@ Choice<cuda::GatesPlan> cuda::choose(const args::_thnn_fused_lstm_cell& a) {
   plan.units = units_of_thread(plan.dtype, a.cx,
                                {a.input_gates.const_data_ptr(), a.hidden_gates.const_data_ptr(),
                                 a.cx.const_data_ptr(), data_of(a.input_bias), data_of(a.hidden_bias)});
-  return plan;
+  return nullptr;
 }
 
-Choice<cuda::GatesBackwardPlan> cuda::choose(const args::_thnn_fused_lstm_cell_backward_impl& a) {
+const char* cuda::plan_gates(const args::_thnn_fused_lstm_cell_backward_impl& a, GatesBackwardPlan& plan) {
   if (const char* reason = decline_backward(a)) {
     return reason;
   }
@@ -83,7 +82,16 @@ Choice<cuda::GatesBackwardPlan> cuda::choose(const args::_thnn_fused_lstm_cell_b
                               {a.cx.const_data_ptr(), a.cy.const_data_ptr(), a.workspace.const_data_ptr(),
                                data_of(a.grad_hy), data_of(a.grad_cy)})
             : 1;
-  return backward_plan(dtype, a.cx, a.has_bias, units);
+  plan = backward_plan(dtype, a.cx, a.has_bias, units);
+  return nullptr;
+}
+
+Choice<cuda::GatesPlan> cuda::choose(const args::_thnn_fused_lstm_cell& a) {
+  return choose_gates<GatesPlan>(a, kLstmGates);
+}
+
+Choice<cuda::GatesBackwardPlan> cuda::choose(const args::_thnn_fused_lstm_cell_backward_impl& a) {
+  return choose_gates<GatesBackwardPlan>(a, kLstmGatesBackward);
 }
 
 }  // namespace aten_ext

@@ -52,6 +52,19 @@ def _seconds_per_call(calls: Sequence[Call]) -> float:
     return (time.perf_counter() - start) / made
 
 
+def forget_broken_capture() -> None:
+    """Undo what a capture that broke leaves of the current device's state.
+
+    The default generator believes that it is still under way: every later random number would be an error. A
+    fresh state, seeded anew, does not. And ``torch.cuda.graph`` leaves its own stream the current one.
+    """
+    import torch
+
+    generator: Any = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(torch.Generator("cuda").graphsafe_get_state())
+    torch.cuda.set_stream(torch.cuda.default_stream())
+
+
 def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
     import torch
 
@@ -66,10 +79,7 @@ def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
         while first.__context__ is not None:
             first = first.__context__
         torch.cuda.synchronize()
-        # A capture that broke leaves the generator believing that it is still under way; every later random
-        # number would be an error. A fresh state, seeded anew, does not.
-        generator: Any = torch.cuda.default_generators[torch.cuda.current_device()]
-        generator.graphsafe_set_state(torch.Generator("cuda").graphsafe_get_state())
+        forget_broken_capture()
         raise CaptureError(f"cannot be captured: {str(first).splitlines()[0]}") from error
     return graph
 

@@ -1,6 +1,6 @@
 // What the tests of the recurrent layers ask of their parts, beside the operators: the policy, the recurrence
-// of one layer with a kernel of their choice, layers in chunks of their choice, and the stand-in for
-// cuBLASLt.
+// of one layer with a kernel of their choice, layers in chunks of their choice, gates wherever upstream is as
+// fast, and the stand-in for cuBLASLt.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -11,6 +11,7 @@
 
 #include "core/gpu.h"
 #include "core/to_dtype.h"
+#include "ops/rnn/gates_rules.h"
 #include "ops/rnn/overrides.h"
 #include "ops/rnn/plan.h"
 #include "ops/rnn/recurrence.h"
@@ -135,9 +136,46 @@ std::tuple<std::string, at::Tensor, at::Tensor, at::Tensor> in_chunks(
   return {plan.describe(), y, hy, cy};
 }
 
+// Gates of any size: the table of what upstream computes as fast is not asked.
+template <class Plan, class Arguments>
+auto run_gates(const Arguments& arguments) {
+  Plan plan{};
+  const char* const reason = plan_gates(arguments, plan);
+  TORCH_CHECK(reason == nullptr, "declined: ", reason);
+  auto ran = run(arguments, plan);
+  TORCH_CHECK(!ran.refused(), "declined late");
+  return ran.take();
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_gates(const at::Tensor& input_gates,
+                                                          const at::Tensor& hidden_gates,
+                                                          const at::Tensor& cx,
+                                                          const std::optional<at::Tensor>& input_bias,
+                                                          const std::optional<at::Tensor>& hidden_bias) {
+  return run_gates<GatesPlan>(
+      args::_thnn_fused_lstm_cell{input_gates, hidden_gates, cx, input_bias, hidden_bias});
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_gates_backward(const std::optional<at::Tensor>& grad_hy,
+                                                                   const std::optional<at::Tensor>& grad_cy,
+                                                                   const at::Tensor& cx, const at::Tensor& cy,
+                                                                   const at::Tensor& workspace,
+                                                                   bool has_bias) {
+  return run_gates<GatesBackwardPlan>(
+      args::_thnn_fused_lstm_cell_backward_impl{grad_hy, grad_cy, cx, cy, workspace, has_bias});
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_gates_backward(
+    const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
+  return run_gates<GatesBackwardPlan>(args::_thnn_fused_gru_cell_backward{grad_hy, workspace, has_bias});
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_gru, m) {
+  m.def("lstm_gates", lstm_gates);
+  m.def("lstm_gates_backward", lstm_gates_backward);
+  m.def("gru_gates_backward", gru_gates_backward);
   m.def("chunk", chunk);
   m.def(
       "in_chunks(Tensor input, Tensor[] weight, Tensor hx, Tensor? cx, int cell, int hidden, int layers, "

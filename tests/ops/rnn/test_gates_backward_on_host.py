@@ -20,8 +20,7 @@ SIZES = [(1, 1, 0), (3, 7, 0), (2, 16, 1), (5, 256, 0), (64, 33, 0), (65, 66, 0)
 
 @pytest.fixture(scope="module")
 def ops() -> Any:
-    load()
-    return torch.ops.aten_ext_on_host
+    return load()
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
@@ -87,7 +86,7 @@ def test_lstm_forward(ops: Any, dtype: torch.dtype, bias: bool, batch: int, hidd
     i, h = (numbers(dtype, offset, batch, 4 * hidden) for _ in range(2))
     cx = numbers(dtype, offset, batch, hidden)
     biases = [numbers(dtype, offset, 4 * hidden) if bias else None for _ in range(2)]
-    hy, cy, workspace = ops._thnn_fused_lstm_cell(i, h, cx, *biases)
+    hy, cy, workspace = ops.lstm_gates(i, h, cx, *biases)
     gates = lstm_gates(i, h, biases)
     exact_c = gates.chunk(4, 1)[1] * cx.double() + gates.chunk(4, 1)[0] * gates.chunk(4, 1)[2]
     torch.testing.assert_close(workspace.double(), gates, **tolerance(dtype))
@@ -123,7 +122,7 @@ def test_lstm_backward(
     workspace = numbers(dtype, offset, batch, 4 * hidden)
     for kinds in [("dense", "dense"), ("dense", "none"), ("none", "dense"), ("sum", "stacked")]:
         given = [incoming(kind, dtype, offset, batch, hidden) for kind in kinds]
-        ours = ops._thnn_fused_lstm_cell_backward_impl(*given, cx, cy, workspace, bias)
+        ours = ops.lstm_gates_backward(*given, cx, cy, workspace, bias)
         zeros = [torch.zeros_like(cx) if grad is None else grad for grad in given]
         exact = lstm_backward(zeros[0], zeros[1], cx, cy, workspace)
         for mine, wanted in zip(ours[:2], exact, strict=True):
@@ -144,7 +143,7 @@ def test_gru_backward(ops: Any, dtype: torch.dtype, bias: bool, batch: int, hidd
     for kind in KINDS:
         grad = incoming(kind, dtype, offset, batch, hidden)
         assert grad is not None
-        ours = ops._thnn_fused_gru_cell_backward(grad, workspace, bias)
+        ours = ops.gru_gates_backward(grad, workspace, bias)
         for mine, wanted in zip(ours[:3], gru_backward(grad, workspace), strict=True):
             assert mine.dtype == dtype and mine.is_contiguous()
             torch.testing.assert_close(mine.double(), wanted, **tolerance(dtype))
@@ -164,14 +163,14 @@ def test_two_units_of_16_bits(ops: Any, dtype: torch.dtype) -> None:
     for kind in ("dense", "stacked"):
         grad = incoming(kind, dtype, 0, batch, hidden)
         assert grad is not None
-        ours = ops._thnn_fused_gru_cell_backward(grad, workspace, True)
+        ours = ops.gru_gates_backward(grad, workspace, True)
         for mine, wanted in zip(ours[:3], gru_backward(grad, workspace), strict=True):
             torch.testing.assert_close(mine.double(), wanted, **tolerance(dtype))
         assert_is_sum(ours[3], ours[0])
     i, h, cx = (numbers(dtype, 0, batch, width) for width in (4 * hidden, 4 * hidden, hidden))
-    hy, cy, gates = ops._thnn_fused_lstm_cell(i, h, cx, None, None)
+    hy, cy, gates = ops.lstm_gates(i, h, cx, None, None)
     torch.testing.assert_close(gates.double(), lstm_gates(i, h, []), **tolerance(dtype))
-    gradients = ops._thnn_fused_lstm_cell_backward_impl(hy, None, cx, cy, gates, True)
+    gradients = ops.lstm_gates_backward(hy, None, cx, cy, gates, True)
     exact = lstm_backward(hy, torch.zeros_like(hy), cx, cy, gates)
     torch.testing.assert_close(gradients[0].double(), exact[0], **tolerance(dtype))
     assert_is_sum(gradients[2], gradients[0])
@@ -182,7 +181,7 @@ def test_one_row_is_its_own_sum(ops: Any) -> None:
     torch.manual_seed(0)
     workspace, grad = torch.randn(1, 5 * 34), torch.randn(1, 34)
     grad[0, 3] = -0.0
-    ours = ops._thnn_fused_gru_cell_backward(grad, workspace, True)
+    ours = ops.gru_gates_backward(grad, workspace, True)
     for bias, grads in zip(ours[3:], ours[:2], strict=True):
         assert torch.equal(bias, grads[0])
         assert not (bias.signbit() & (bias == 0)).any()
@@ -195,7 +194,7 @@ def test_special_values(ops: Any, dtype: torch.dtype) -> None:
     special = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1e4, -1e4, 1e-6], dtype=dtype)
     i = special.repeat(4).expand(2, -1).contiguous()
     h, cx = torch.zeros_like(i), special.roll(3).expand(2, -1).contiguous()
-    hy, cy, workspace = ops._thnn_fused_lstm_cell(i, h, cx, None, None)
+    hy, cy, workspace = ops.lstm_gates(i, h, cx, None, None)
     gates = lstm_gates(i, h, [])
     a, f, g, o = gates.chunk(4, 1)
     exact_c = f * cx.double() + a * g
@@ -204,14 +203,14 @@ def test_special_values(ops: Any, dtype: torch.dtype) -> None:
     state = torch.tensor([0.0, 1.0, 0.5, torch.nan, 0.0, 1.0, 0.5, 0.25], dtype=dtype)
     saved = state.repeat(5).expand(2, -1).contiguous()
     for grad in (special.expand(2, -1).contiguous(), special.expand(2, -1)):
-        ours = ops._thnn_fused_gru_cell_backward(grad, saved, True)
+        ours = ops.gru_gates_backward(grad, saved, True)
         for mine, wanted in zip(ours[:3], gru_backward(grad, saved), strict=True):
             torch.testing.assert_close(mine.double(), wanted, equal_nan=True, **tolerance(dtype))
         assert torch.equal(ours[3].isnan(), ours[0].sum(0).isnan())
         assert torch.equal(ours[3].isinf(), ours[0].sum(0).isinf())
     quarter = state.repeat(4).expand(2, -1).contiguous()
     grad = special.expand(2, -1).contiguous()
-    lstm = ops._thnn_fused_lstm_cell_backward_impl(grad, None, cx, cx, quarter, True)
+    lstm = ops.lstm_gates_backward(grad, None, cx, cx, quarter, True)
     exact = lstm_backward(grad, torch.zeros_like(grad), cx, cx, quarter)
     for mine, wanted in zip(lstm[:2], exact, strict=True):
         torch.testing.assert_close(mine.double(), wanted, equal_nan=True, **tolerance(dtype))
@@ -222,9 +221,9 @@ def test_any_order_of_threads(ops: Any, order: str) -> None:
     torch.manual_seed(0)
     for batch in (7, 150):  # one part, several
         workspace, grad = torch.randn(batch, 5 * 40), torch.randn(batch, 40)
-        expected = ops._thnn_fused_gru_cell_backward(grad, workspace, True)
+        expected = ops.gru_gates_backward(grad, workspace, True)
         with order_of_threads(*ORDERS[order]):
-            ours = ops._thnn_fused_gru_cell_backward(grad, workspace, True)
+            ours = ops.gru_gates_backward(grad, workspace, True)
         for mine, wanted in zip(ours, expected, strict=True):
             assert torch.equal(mine, wanted)
 
@@ -235,7 +234,7 @@ def test_on_other_gpus(ops: Any, name: str) -> None:
     torch.manual_seed(0)
     workspace, grad = torch.randn(600, 5 * 70), torch.randn(600, 70)
     with pretended(GPUS[name], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
-        ours = ops._thnn_fused_gru_cell_backward(grad, workspace, True)
+        ours = ops.gru_gates_backward(grad, workspace, True)
     for bias, grads in zip(ours[3:], ours[:2], strict=True):
         assert_is_sum(bias, grads)
 
@@ -246,13 +245,13 @@ def test_refused_launches_go_upstream(ops: Any, after: int) -> None:
     workspace, grad = torch.randn(100, 5 * 8), torch.randn(100, 8)
     gates, state = torch.randn(100, 32), torch.randn(100, 8)
     for call in (
-        lambda: ops._thnn_fused_gru_cell_backward(grad, workspace, True),
-        lambda: ops._thnn_fused_lstm_cell_backward_impl(grad, None, state, state, gates, True),
+        lambda: ops.gru_gates_backward(grad, workspace, True),
+        lambda: ops.lstm_gates_backward(grad, None, state, state, gates, True),
     ):
         torch.ops.aten_ext_on_host_cudnn_rnn.refuse(1, after)
         with pytest.raises(RuntimeError, match="declined late"):
             call()
     torch.ops.aten_ext_on_host_cudnn_rnn.refuse(1, 0)
     with pytest.raises(RuntimeError, match="declined late"):
-        ops._thnn_fused_lstm_cell(gates, gates, state, None, None)
-    assert ops._thnn_fused_lstm_cell(gates, gates, state, None, None)[0].isfinite().all()
+        ops.lstm_gates(gates, gates, state, None, None)
+    assert ops.lstm_gates(gates, gates, state, None, None)[0].isfinite().all()
