@@ -278,6 +278,7 @@ def extensions() -> list[Extension]:
             library = find_cuda_library(toolkit, name)
             link += [f"-L{library.parent}", f"-l:{library.name}"]
         link += [
+            "-ldl",  # apart from the C library before glibc 2.34
             # Nothing refers to it by name until the dispatcher does.
             "-Wl,--no-as-needed",
             "-ltorch_cuda",

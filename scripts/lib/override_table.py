@@ -22,7 +22,7 @@ from torchgen.gen import parse_tags_yaml
 from torchgen.model import DispatchKey, Location, NativeFunction
 
 REQUIRED_FIELDS = ("func", "dispatch", "family", "summary")
-VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque", "pair", "autograd")
+VALID_FIELDS = (*REQUIRED_FIELDS, "unmeasured", "opaque", "writes", "pair", "autograd")
 VALID_KEYS = ("CPU", "CUDA")
 PASS_REQUIRED_FIELDS = ("pass", "summary")
 PASS_VALID_FIELDS = (*PASS_REQUIRED_FIELDS, "unmeasured")
@@ -53,7 +53,7 @@ class Override:
     composite: bool  # upstream is the decomposition into other operators, at every key: see _composite_entry
     schema_arguments: str  # "Tensor[] tensors, int dim=0, *, Tensor out"
     first_tensors: str  # "tensors": the argument whose device the call is on
-    written: tuple[bool, ...]  # which arguments the operator writes to, by its schema
+    written: tuple[bool, ...]  # which arguments the operator writes to, by its schema or by the table
     opaque: tuple[bool, ...]  # which results only the same implementation can read
     random: bool  # it draws from a generator
 
@@ -83,6 +83,7 @@ class Override:
         upstream_key: str,
         measured: bool = True,
         opaque: Collection[int] = (),
+        also_writes: Collection[str] = (),
         pair: str = "",
         own_node: bool = False,
     ) -> Override:
@@ -91,7 +92,7 @@ class Override:
         ``upstream_key`` is where PyTorch's own kernel for ``key`` stands: see :meth:`Upstream.keys`.
         """
         namespace = upstream_key.lower()
-        writes = {a.name: a.is_write for a in function.func.arguments.flat_all}
+        writes = {a.name: a.is_write or a.name in also_writes for a in function.func.arguments.flat_all}
         with native_function_manager(function):
             signature = DispatcherSignature.from_schema(function.func, symint=False)
             group = CppSignatureGroup.from_native_function(function, method=False)
@@ -242,6 +243,19 @@ def _positions(fields: dict[str, tuple[str, str]], results: int) -> set[int]:
     return positions
 
 
+def _written(fields: dict[str, tuple[str, str]], function: NativeFunction) -> set[str]:
+    """The arguments that the field ``writes`` names."""
+    text, line = fields.get("writes", ("", ""))
+    tensors = [a.name for a in function.func.arguments.flat_all if a.type.is_tensor_like()]
+    names = {name.strip() for name in text.split(",")} if text else set()
+    for name in sorted(names - set(tensors)):
+        valid = ", ".join(tensors)
+        raise TableError(
+            f"{line}: expected 'writes' to name tensors among the arguments ({valid}), got {name!r}"
+        )
+    return names
+
+
 def _root(path: Path) -> yaml.SequenceNode:
     """The list of entries in the table."""
     try:
@@ -342,6 +356,7 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
             pairs.append((pair, pair_line))
         function = upstream.function(name)
         opaque = _positions(fields, len(function.func.returns))
+        also_writes = _written(fields, function)
         overrides.extend(
             Override.make(
                 function,
@@ -351,6 +366,7 @@ def read_table(path: Path, upstream: Upstream | None = None) -> list[Override]:
                 upstream_key=with_upstream[key],
                 measured=key not in unmeasured,
                 opaque=opaque,
+                also_writes=also_writes,
                 pair=pair,
                 own_node=key in own_node,
             )

@@ -68,6 +68,10 @@ def entry(func: str = "mm", dispatch: str = "dispatch: CPU", summary: str = "sum
             r"10: expected 'opaque' to name positions of results \(0 to 0\), got '1'",
         ),
         (entry("_fused_sgd_") + "\n  opaque: 0", r"10: expected .* results \(none\), got '0'"),
+        (
+            entry() + "\n  writes: mat2, dim",
+            r"10: expected 'writes' to name tensors among the arguments \(self, mat2\), got 'dim'",
+        ),
         ("- just text", r"6: expected an entry with the fields func, dispatch, family, summary, unmeasured"),
         (
             entry() + "\n  pair: catt",
@@ -184,10 +188,11 @@ def test_composite_upstream_is_called_where_it_stands(codegen: ModuleType, tmp_p
 
 
 def test_what_watches_an_entry_knows_it(codegen: ModuleType, tmp_path: Path) -> None:
-    """Names, what the schema says is written to, opaque results, randomness; and one test on the way in."""
+    """Names, what is written to by schema or table, opaque results, randomness; one test on the way in."""
     entries = [
         "- func: mul.out\n  dispatch: CPU\n  family: some\n  summary: x",
         "- func: aminmax\n  dispatch: CPU\n  family: some\n  summary: x\n  opaque: 1",
+        "- func: addmm\n  dispatch: CPU\n  family: some\n  summary: x\n  writes: mat2, self",
         "- func: uniform_\n  dispatch: CPU\n  family: some\n  summary: x",
     ]
     (path,) = codegen.generate(table(tmp_path, *entries), tmp_path, with_cuda=False)
@@ -197,12 +202,14 @@ def test_what_watches_an_entry_knows_it(codegen: ModuleType, tmp_path: Path) -> 
         "kWritten[] = {false, false, true};",
         "kOpaque[] = {false, true};",
         "kWritten[] = {true, false, false, false};",
+        "kWritten[] = {true, false, true, false, false};",
         'kEvent = "aten_ext::uniform_";',
         'kEvent = "aten_ext::mul.out";',
     ):
         assert line in text
-    assert text.count("kRandom = true;") == 1 and text.count("kRandom = false;") == 2
-    assert re.findall(r"return enter<site::(\w+)>", text) == ["mul_out_cpu", "aminmax_cpu", "uniform__cpu"]
+    assert text.count("kRandom = true;") == 1 and text.count("kRandom = false;") == 3
+    entered = ["mul_out_cpu", "aminmax_cpu", "addmm_cpu", "uniform__cpu"]
+    assert re.findall(r"return enter<site::(\w+)>", text) == entered
 
 
 def test_a_struct_of_arguments_for_each_overload(codegen: ModuleType, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@
 #include "core/gpu.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/overrides.h"
+#include "ops/rnn/training/cudnn_dropout.h"
 #include "ops/rnn/training/reserve.h"
 
 namespace aten_ext {
@@ -22,6 +23,11 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   const char* const reason = problem_of(a, problem);
   if (reason != nullptr) {
     return reason;
+  }
+  if (problem.drops()) {
+    if (const char* of_dropout = decline_dropout(a.input.device(), problem)) {
+      return of_dropout;
+    }
   }
   const Gpu& gpu = gpu_of(a.input.device());
   Choice<RnnPlan> choice = plan_rnn(problem, gpu);
@@ -63,6 +69,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include "ops/rnn/packed_sequence.h"
 #include "ops/rnn/projection.h"
 #include "ops/rnn/recurrence.h"
+#include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/packed.h"
 
 namespace aten_ext::cuda {
@@ -145,9 +152,8 @@ struct LayerCall {
   const RnnPlan& plan;
   const args::_cudnn_rnn& call;
   int64_t index;
-  Layout layout;             // of the input
-  at::Tensor input;          // [steps, batch, features]
-  at::Tensor reverse_input;  // the same for the second direction, of a packed sequence
+  Layout layout;        // of the input
+  at::Tensor input[2];  // by direction: [steps, batch, features]; one tensor, unless packed or dropped
   at::Tensor hx, hy;
   at::Tensor cx, cy;  // of an LSTM; without cx it is zero
   at::Tensor y;       // [steps, batch, directions * hidden]
@@ -158,8 +164,8 @@ struct LayerCall {
   const RnnProblem& problem() const {
     return plan.problem;
   }
-  const at::Tensor& input_of(int64_t direction) const {
-    return direction == 1 && reverse_input.defined() ? reverse_input : input;
+  bool has_two_inputs() const {
+    return problem().directions == 2 && !input[0].is_same(input[1]);
   }
   // In the list of weights and in the states.
   int64_t index_of(int64_t direction) const {
@@ -232,7 +238,7 @@ struct Carried {
 // The steps from `first` on, in the order in which a direction computes them, as rows for one GEMM.
 Rows rows_of_chunk(const LayerCall& layer, int64_t direction, int64_t first, int64_t steps) {
   const int64_t all = layer.problem().sequence.steps;
-  const at::Tensor& input = layer.input_of(direction);
+  const at::Tensor& input = layer.input[direction];
   if (steps == all) {
     return as_rows(input, layer.layout);
   }
@@ -292,7 +298,7 @@ cudaError_t run_recurrence(const LayerCall& layer) {
     }
     const Rows rows = rows_of_chunk(layer, 0, first, p.steps);
     projection.rows[0] = rows.matrix;
-    const bool same_rows = p.directions == 1 || (p.steps == all && !layer.reverse_input.defined());
+    const bool same_rows = p.directions == 1 || (p.steps == all && !layer.has_two_inputs());
     projection.rows[1] = same_rows ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
     p.projection_step = rows.step * gates;
     p.projection_row = rows.row * gates;
@@ -346,15 +352,20 @@ cudaError_t run_recurrence(const LayerCall& layer) {
 // 16 bits for 16-bit tensors (docs/numerics.md).
 cudaError_t run_steps(const LayerCall& layer) {
   const RnnProblem& problem = layer.problem();
-  const at::Tensor x = layer.layout == Layout::Strided ? layer.input.contiguous() : layer.input;
+  at::Tensor x[2];
+  for (int64_t direction = 0; direction < problem.directions; ++direction) {
+    const bool again = direction == 1 && !layer.has_two_inputs();
+    const at::Tensor& input = layer.input[direction];
+    x[direction] = again ? x[0] : layer.layout == Layout::Strided ? input.contiguous() : input;
+  }
   CellParams p{};
   p.directions = problem.directions;
   p.cell = problem.cell;
   p.dtype = problem.dtype;
   p.batch = static_cast<int>(problem.sequence.batch);
-  p.input = static_cast<int>(x.size(2));
+  p.input = static_cast<int>(x[0].size(2));
   p.hidden = static_cast<int>(problem.hidden);
-  p.x_row = x.stride(1);
+  p.x_row = x[0].stride(1);
   p.h_row = problem.hidden;
   p.y_row = layer.y.stride(1);
   for (int64_t direction = 0; direction < p.directions; ++direction) {
@@ -390,7 +401,8 @@ cudaError_t run_steps(const LayerCall& layer) {
         c.c_fp32 = c.cy_fp32;
       }
       c.cy_fp32 = carried.defined() ? carried.select(0, direction).mutable_data_ptr<float>() : nullptr;
-      d.x = static_cast<const char*>(x.const_data_ptr()) + time * x.stride(0) * x.element_size();
+      const at::Tensor& of = x[direction];
+      d.x = static_cast<const char*>(of.const_data_ptr()) + time * of.stride(0) * of.element_size();
       d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
     }
     if (const cudaError_t error = launch_cell(p, layer.plan.step[layer.index > 0], layer.stream);
@@ -403,16 +415,19 @@ cudaError_t run_steps(const LayerCall& layer) {
 }
 
 // A layer's input padded, for each direction. `x`: packed rows.
-cudaError_t pad_input(LayerCall& layer, const at::Tensor& x) {
+cudaError_t pad_input(LayerCall& layer, const at::Tensor (&x)[2]) {
   const PackedRows& rows = layer.packed->rows;
-  const at::Tensor from = x.stride(1) == 1 ? x : x.contiguous();
   layer.layout = Layout::TimeMajor;
+  at::Tensor from;
   for (int direction = 0; direction < layer.problem().directions; ++direction) {
-    at::Tensor& to = direction == 0 ? layer.input : layer.reverse_input;
-    to = at::empty({rows.steps, rows.batch, x.size(1)}, x.options());
+    if (direction == 0 || !x[1].is_same(x[0])) {
+      from = x[direction].stride(1) == 1 ? x[direction] : x[direction].contiguous();
+    }
+    at::Tensor& to = layer.input[direction];
+    to = at::empty({rows.steps, rows.batch, from.size(1)}, from.options());
     const cudaError_t error =
-        launch_pad(rows, from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), x.size(1),
-                   static_cast<int>(x.element_size()), direction, layer.stream);
+        launch_pad(rows, from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), from.size(1),
+                   static_cast<int>(from.element_size()), direction, layer.stream);
     if (error != cudaSuccess) {
       return error;
     }
@@ -431,7 +446,8 @@ cudaError_t pack_output(LayerCall& layer, int64_t rows) {
                      problem.directions, static_cast<int>(padded.element_size()), layer.stream);
 }
 
-cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
+// `x`: by direction.
+cudaError_t run_layer(LayerCall& layer, const at::Tensor (&x)[2]) {
   const RnnProblem& problem = layer.problem();
   const int64_t sizes[] = {problem.sequence.steps, problem.sequence.batch,
                            problem.directions * problem.hidden};
@@ -439,13 +455,38 @@ cudaError_t run_layer(LayerCall& layer, const at::Tensor& x) {
     if (const cudaError_t error = pad_input(layer, x); error != cudaSuccess) {
       return error;
     }
-    layer.y = at::empty(sizes, x.options());
+    layer.y = at::empty(sizes, x[0].options());
   } else {
-    layer.input = x;
-    layer.y = new_output(layer.plan, layer.reserve, layer.index, sizes, x.options());
+    layer.input[0] = x[0];
+    layer.input[1] = x[1];
+    layer.y = new_output(layer.plan, layer.reserve, layer.index, sizes, x[0].options());
   }
   const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
-  return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x.size(0)) : error;
+  layer.input[0].reset();
+  layer.input[1].reset();
+  return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x[0].size(0)) : error;
+}
+
+// What the next layer reads of this one's output. cuDNN draws a mask for each direction of that layer, one
+// after the other, over all that this one put out. False: it did not draw.
+bool drop_output(const LayerCall& layer, CudnnDropout& dropout, at::Tensor (&x)[2]) {
+  const RnnProblem& problem = layer.problem();
+  const Reserve reserve(problem, layer.plan.saves);
+  x[0].reset();
+  x[1].reset();
+  const at::Tensor drawn = at::empty({dropout.bytes()}, layer.reserve.options());
+  for (int direction = 0; direction < problem.directions; ++direction) {
+    if (!dropout.draw(drawn.mutable_data_ptr(), layer.stream)) {
+      return false;
+    }
+    x[direction] = at::empty(layer.y.sizes(), layer.y.options());
+    const Drop drop{layer.y.const_data_ptr(), x[direction].mutable_data_ptr(), layer.y.numel(),
+                    scale_of_kept(problem.dropout), problem.dtype};
+    uint8_t* const kept =
+        layer.reserve.mutable_data_ptr<uint8_t>() + reserve.kept_offset(layer.index + 1, direction);
+    C10_CUDA_CHECK(launch_first_drop(drop, drawn.const_data_ptr(), kept, layer.stream));
+  }
+  return true;
 }
 
 }  // namespace
@@ -459,6 +500,16 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   const bool lstm = has_cell_state(problem.cell);
   const int64_t state_sizes[] = {problem.layers * problem.directions, sequence.batch, problem.hidden};
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  std::optional<CudnnDropout> dropout;
+  if (problem.drops()) {
+    if (!may_draw_dropout(a.input.device(), problem)) {
+      return kRefused;
+    }
+    dropout.emplace(problem.dropout, *a.dropout_state, sequence.rows(), problem.directions * problem.hidden);
+    if (!dropout->is_ready()) {
+      return kRefused;
+    }
+  }
   std::optional<PackedMetadata> packed_metadata;
   if (sequence.is_packed()) {
     packed_metadata.emplace(sequence, options, stream);
@@ -472,7 +523,6 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   0,
                   sequence.layout,
                   {},
-                  {},
                   a.hx,
                   at::empty(state_sizes, options),
                   lstm && is_given(a.cx) ? *a.cx : at::Tensor(),
@@ -483,14 +533,24 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   problem.train
                       ? at::empty({1, Reserve(problem, plan.saves).bytes()}, options.dtype(at::kByte))
                       : at::empty({0}, options.dtype(at::kByte))};
-  at::Tensor x = in_time(a.input, problem);
+  at::Tensor x[2] = {in_time(a.input, problem), {}};
+  x[1] = x[0];
   for (; layer.index < problem.layers; ++layer.index) {
-    const cudaError_t error = run_layer(layer, x);
+    cudaError_t error = run_layer(layer, x);
+    if (error == cudaSuccess && dropout.has_value() && layer.index < problem.layers - 1) {
+      error = drop_output(layer, *dropout, x) ? cudaSuccess : cudaErrorNotSupported;
+    } else {
+      x[0] = x[1] = layer.y;
+    }
     if (is_refusal(error)) {
+      // Upstream would draw other masks from states that have moved on.
+      TORCH_CHECK(
+          !dropout.has_value() || !dropout->has_drawn(),
+          "[_cudnn_rnn] expected the GPU to take the launches behind dropout, as it took those before it, "
+          "got a refusal");
       return kRefused;  // results are fresh: nobody has seen what earlier launches wrote
     }
     C10_CUDA_CHECK(error);
-    x = layer.y;
     layer.layout = Layout::TimeMajor;
   }
   return std::tuple{as_given(layer.y, problem, a.input.dim()), layer.hy,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
 
 #include "core/gpu.h"
 #include "core/math.h"
@@ -350,12 +351,21 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
 }
 
 std::string RnnPlan::describe() const {
-  return route == Route::Step
-             ? std::string("a launch for each step, ") + describe_math(step[0].math)
-             : (problem.sequence.is_packed() ? "padded, " : "") + describe_recurrence(recurrence) + ", " +
-                   describe_math(recurrence.math) +
-                   (chunk < problem.sequence.steps ? ", " + std::to_string(chunk) + " steps at a time" : "") +
-                   (saves ? ", saves what the backward needs" : "");
+  std::ostringstream text;
+  if (route == Route::Step) {
+    text << "a launch for each step, " << describe_math(step[0].math);
+  } else {
+    text << (problem.sequence.is_packed() ? "padded, " : "") << describe_recurrence(recurrence) << ", "
+         << describe_math(recurrence.math);
+    if (chunk < problem.sequence.steps) {
+      text << ", " << chunk << " steps at a time";
+    }
+    text << (saves ? ", saves what the backward needs" : "");
+  }
+  if (problem.drops()) {
+    text << ", dropout " << problem.dropout << " as cuDNN draws it";
+  }
+  return text.str();
 }
 
 Needs RnnPlan::needs() const {

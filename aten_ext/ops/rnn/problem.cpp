@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <limits>
+#include <optional>
 
 #include "args.h"
 #include "core/capture.h"
@@ -118,6 +120,26 @@ Layout layout_of(const at::Tensor& input, bool batch_first) {
   return input.stride(2) == 1 ? Layout::Rows : Layout::Strided;
 }
 
+// cuDNN counts a tensor's elements in 32 bits, and its states are what PyTorch made for it. A backward draws
+// nothing.
+const char* decline_dropped(const args::_cudnn_rnn& a, const RnnProblem& problem, bool saved) {
+  const auto p = static_cast<float>(a.dropout);  // as cuDNN gets it
+  if (!(p > 0.0f && p < 1.0f)) {
+    return "dropout that is not between 0 and 1";
+  }
+  if (problem.sequence.rows() * problem.directions * problem.hidden > std::numeric_limits<int32_t>::max()) {
+    return "sizes beyond 32 bits";
+  }
+  if (saved) {
+    return nullptr;
+  }
+  const std::optional<at::Tensor>& states = a.dropout_state;
+  return is_given(states) && states->layout() == at::kStrided && states->scalar_type() == at::kByte &&
+                 states->dim() == 1 && states->is_contiguous() && states->device() == a.input.device()
+             ? nullptr
+             : "dropout without cuDNN's states";
+}
+
 // Autograd stands above this, and has left what it goes by.
 bool is_differentiated(const args::_cudnn_rnn& a) {
   const auto requires_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
@@ -133,9 +155,6 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
     return "unknown mode";
   }
   problem.cell = static_cast<Cell>(a.mode);
-  if (a.train && a.dropout != 0.0 && a.num_layers > 1) {
-    return "dropout between layers";
-  }
   if (a.proj_size != 0) {
     return "projection";
   }
@@ -191,6 +210,11 @@ const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool save
   } else {
     problem.sequence = {input.size(a.batch_first ? 1 : 0), input.size(a.batch_first ? 0 : 1), input.size(2),
                         nullptr, layout_of(input, a.batch_first)};
+  }
+  if (problem.drops()) {
+    if (const char* reason = decline_dropped(a, problem, saved)) {
+      return reason;
+    }
   }
   if (const char* reason = decline_weights(a, problem, saved)) {
     return reason;

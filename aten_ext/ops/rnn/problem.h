@@ -36,6 +36,10 @@ struct RnnProblem {
   bool is_16_bits() const {
     return dtype != Dtype::Float;
   }
+  // Whether something is dropped between two layers.
+  bool drops() const {
+    return train && layers > 1 && dropout != 0.0;
+  }
   // Features that the layer with the most of them reads.
   int64_t input() const {
     return layers > 1 ? std::max(sequence.features, hidden * directions) : sequence.features;

@@ -33,6 +33,7 @@ TRAINING = [
     "ops/rnn/training/copies.cu",
     "ops/rnn/training/packed.cu",
     "ops/rnn/training/column_sums.cu",
+    "ops/rnn/training/dropout.cu",
     "ops/rnn/backward/plan.cpp",
     "ops/rnn/backward/cluster_backward.cu",
     "ops/rnn/backward/recurrence_backward.cu",

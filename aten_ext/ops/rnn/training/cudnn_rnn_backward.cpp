@@ -98,9 +98,11 @@ Choice<cuda::RnnBackwardPlan> cuda::choose(const args::_cudnn_rnn_backward& a) {
 #include <vector>
 
 #include "core/launch.h"
+#include "core/math.h"
 #include "ops/rnn/flat_weights.h"
 #include "ops/rnn/in_time.h"
 #include "ops/rnn/packed_metadata.h"
+#include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/layer.h"
 #include "ops/rnn/training/packed.h"
 #include "ops/rnn/training/sizes.h"
@@ -217,7 +219,7 @@ void fill_weights(const Call& call, int64_t layer, LayerBackward& to) {
 
 // What of a layer of a packed sequence is padded for its backward.
 struct Padded {
-  at::Tensor x[2];  // by direction; an RNN needs none
+  at::Tensor x[2];  // by direction; where gates are not computed again there is none
   at::Tensor y, dy;
 };
 
@@ -230,8 +232,8 @@ cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaS
   if (recomputed_of(problem.cell) > 0 && !call.plan.saved) {
     for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
       padded.x[d] = at::empty({sequence.steps, sequence.batch, to.features}, options);
-      error = launch_pad(*call.packed, to.x, to.features, padded.x[d].mutable_data_ptr(), to.features, bytes,
-                         d, stream);
+      error = launch_pad(*call.packed, to.x[d], to.features, padded.x[d].mutable_data_ptr(), to.features,
+                         bytes, d, stream);
       to.padded_x[d] = padded.x[d].const_data_ptr();
     }
   }
@@ -255,6 +257,31 @@ cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaS
   return error;
 }
 
+// What dropout kept of a layer's input. Where gates are computed again, each direction's input is there
+// before: `dropped`, [directions, rows, features].
+cudaError_t drop_layer(const Call& call, const Reserve& reserve, int64_t layer, LayerBackward& to,
+                       at::Tensor& dropped, cudaStream_t stream) {
+  const RnnProblem& problem = call.problem();
+  to.kept_scale = scale_of_kept(problem.dropout);
+  for (int d = 0; d < problem.directions; ++d) {
+    to.kept[d] = call.a.reserve.const_data_ptr<uint8_t>() + reserve.kept_offset(layer, d);
+  }
+  to.drops_x = recomputed_of(problem.cell) == 0 || call.plan.saved;
+  if (to.drops_x) {
+    return cudaSuccess;
+  }
+  const int64_t count = to.rows * to.features;
+  const int64_t apart = round_up(count, int64_t{128});  // each at a multiple of 256 bytes
+  dropped = at::empty({problem.directions, apart}, call.input.options());
+  cudaError_t error = cudaSuccess;
+  for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
+    void* const result = moved(dropped.mutable_data_ptr(), d * apart * dropped.element_size());
+    error = launch_drop({to.x[d], result, count, to.kept_scale, problem.dtype}, to.kept[d], stream);
+    to.x[d] = result;
+  }
+  return error;
+}
+
 // From the last layer to the first: the gradient of a layer's input is that of the output of the one before.
 cudaError_t run_layers(Call& call, cudaStream_t stream) {
   const RnnProblem& problem = call.problem();
@@ -273,7 +300,7 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     to.rows = sequence.rows();
     fill_weights(call, layer, to);
     to.features = first ? sequence.features : columns;
-    to.x = first ? call.input.const_data_ptr() : inner(layer - 1);
+    to.x[0] = to.x[1] = first ? call.input.const_data_ptr() : inner(layer - 1);
     to.y = layer == problem.layers - 1 ? call.output.const_data_ptr() : inner(layer);
     to.hx = moved(call.a.hx.const_data_ptr(), layer * state_bytes);
     to.cx = is_given(call.a.cx) ? moved(call.a.cx->const_data_ptr(), layer * state_bytes) : nullptr;
@@ -288,6 +315,13 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     to.dcx = moved(written(call.dcx), layer * state_bytes);
     for (int d = 0; call.plan.saved && d < problem.directions; ++d) {
       to.coefficients[d] = moved(call.a.reserve.const_data_ptr(), reserve.coefficients_offset(layer, d));
+    }
+    at::Tensor dropped;
+    if (problem.drops() && !first) {
+      if (const cudaError_t error = drop_layer(call, reserve, layer, to, dropped, stream);
+          error != cudaSuccess) {
+        return error;
+      }
     }
     Padded padded;
     if (call.packed != nullptr) {

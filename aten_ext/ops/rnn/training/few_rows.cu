@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/math.h"
+#include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/packs.cuh"
 
 namespace aten_ext::cuda {
@@ -143,8 +144,21 @@ constexpr int kInputWarps = 16;
 constexpr int kInputThreads = kInputWarps * 32;
 constexpr int kGatesAtOnce = 512;  // of d, in shared memory
 
+// What a direction's product adds to an input that was dropped: parts of sums are masked as sums are.
+__device__ __forceinline__ void add_kept(float (&total)[kRows], float (&part)[kRows], const uint8_t* kept,
+                                         float scale, int64_t first, int64_t columns, int rows) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t at = first + r * columns;
+    if (r < rows && (kept[at / kKeptOfByte] >> at % kKeptOfByte & 1) != 0) {
+      total[r] += part[r] * scale;
+    }
+    part[r] = 0.0f;
+  }
+}
+
 // gridDim: columns, rows, items.
-template <typename T>
+template <typename T, bool kDrops>
 __global__ __launch_bounds__(kInputThreads) void input_gradients_kernel(
     const __grid_constant__ InputGradients p) {
   __shared__ float tile[kGatesAtOnce][kRows];
@@ -160,6 +174,7 @@ __global__ __launch_bounds__(kInputThreads) void input_gradients_kernel(
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   const int rows = min(kRows, p.n - first_row);
   float sum[kRows] = {};
+  [[maybe_unused]] float kept[kRows] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (item.d[i] == nullptr) {
@@ -186,10 +201,16 @@ __global__ __launch_bounds__(kInputThreads) void input_gradients_kernel(
         }
       }
     }
+    if constexpr (kDrops) {
+      if (item.kept[i] != nullptr && column < item.columns) {
+        add_kept(kept, sum, item.kept[i], p.kept_scale, first_row * item.columns + column, item.columns,
+                 rows);
+      }
+    }
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    parts[warp][r][lane] = sum[r];
+    parts[warp][r][lane] = kDrops ? sum[r] + kept[r] : sum[r];
   }
   __syncthreads();
   const int row = warp;  // a warp finishes a row
@@ -245,15 +266,20 @@ cudaError_t launch_weight_gradients(const WeightGradients& p, cudaStream_t strea
 
 cudaError_t launch_input_gradients(const InputGradients& p, cudaStream_t stream) {
   int64_t columns = 0;
+  bool drops = false;
   for (int i = 0; i < p.count; ++i) {
     columns = std::max(columns, p.item[i].columns);
+    drops = drops || p.item[i].kept[0] != nullptr;
   }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks(columns, 32), blocks(p.n, kRows), static_cast<unsigned>(p.count));
   config.blockDim = dim3(kInputThreads);
   config.stream = stream;
-  return with_dtype(
-      p.dtype, [&](auto t) { return cudaLaunchKernelEx(&config, input_gradients_kernel<decltype(t)>, p); });
+  return with_dtype(p.dtype, [&](auto t) {
+    using T = decltype(t);
+    return drops ? cudaLaunchKernelEx(&config, input_gradients_kernel<T, true>, p)
+                 : cudaLaunchKernelEx(&config, input_gradients_kernel<T, false>, p);
+  });
 }
 
 }  // namespace aten_ext::cuda

@@ -48,12 +48,13 @@ struct WeightGradients {
 };
 cudaError_t launch_weight_gradients(const WeightGradients& params, cudaStream_t stream);
 
-// d[0] w[0] + d[1] w[1] + added: [n, columns].
+// d[0] w[0] + d[1] w[1] + added: [n, columns]. Of an input that was dropped each product is masked.
 struct InputGradient {
-  const void* d[2];    // [n, gates]; the second may be nullptr
-  const void* w[2];    // [gates, columns]
-  const float* added;  // [n, columns]; nullptr: zero
-  void* to;            // dtype; may be `added`
+  const void* d[2];        // [n, gates]; the second may be nullptr
+  const void* w[2];        // [gates, columns]
+  const uint8_t* kept[2];  // bits (dropout.h), of both products or of none
+  const float* added;      // [n, columns]; nullptr: zero
+  void* to;                // dtype; may be `added`
   int64_t columns;
 };
 struct InputGradients {
@@ -62,6 +63,7 @@ struct InputGradients {
   Dtype dtype;
   int n;
   int64_t gates;
+  float kept_scale;
 };
 cudaError_t launch_input_gradients(const InputGradients& params, cudaStream_t stream);
 

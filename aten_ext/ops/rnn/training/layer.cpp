@@ -8,6 +8,7 @@
 #include "ops/rnn/training/both_directions.h"
 #include "ops/rnn/training/column_sums.h"
 #include "ops/rnn/training/copies.h"
+#include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/few_rows.h"
 #include "ops/rnn/training/packed.h"
 #include "ops/rnn/training/recompute.h"
@@ -114,7 +115,7 @@ class Run {
       to.h = sizes_.is_gru ? state_before(d, begin)
                            : sizes_.at(layer_.y, (begin * sizes_.batch * directions_ + d) * sizes_.hidden);
       to.coefficients = memory_.coefficients[d] + in_chunk * sizes_.batch * coefficients();
-      const void* const all_x = layer_.packed != nullptr ? layer_.padded_x[d] : layer_.x;
+      const void* const all_x = layer_.packed != nullptr ? layer_.padded_x[d] : layer_.x[d];
       x.rows[d] = sizes_.at(all_x, begin * sizes_.batch * layer_.features);
       x.w[d] = weights.w_ih;
       x.to[d] = memory_.input_gates[d];
@@ -414,7 +415,7 @@ class Run {
     for (int d = 0; d < directions_; ++d) {
       const LayerBackwardDirection& to = layer_.direction[d];
       of_input.rows[d] = d_input_rows(d);
-      of_input.w[d] = layer_.x;
+      of_input.w[d] = layer_.x[d];
       of_input.to[d] = to.dw_ih;
       of_hidden.rows[d] = d_hidden_rows(d);
       of_hidden.w[d] = previous_rows(d);
@@ -429,7 +430,9 @@ class Run {
     }
     product.m = layer_.features;
     product.tf32 = is_in_tf32(product.m);
-    if (const cudaError_t error = products(product, of_input, directions_, plan_.weights_apart);
+    if (const cudaError_t error = layer_.drops_x
+                                      ? weights_of_dropped_input(product, of_input)
+                                      : products(product, of_input, directions_, plan_.weights_apart);
         error != cudaSuccess) {
       return error;
     }
@@ -442,6 +445,24 @@ class Run {
       return error;
     }
     return layer_.direction[0].db_ih != nullptr ? launch_column_sums(sums, stream_) : cudaSuccess;
+  }
+
+  // x as a direction read it.
+  cudaError_t drop_x(int direction, void* to) {
+    const Drop drop{layer_.x[direction], to, layer_.rows * layer_.features, layer_.kept_scale, dtype_};
+    return launch_drop(drop, layer_.kept[direction], stream_);
+  }
+
+  // One direction after the other, where dx will be.
+  cudaError_t weights_of_dropped_input(const LtProduct& product, const Operands& of_input) {
+    cudaError_t error = cudaSuccess;
+    for (int d = 0; error == cudaSuccess && d < directions_; ++d) {
+      error = drop_x(d, dx_);
+      if (error == cudaSuccess) {
+        error = products(product, {{of_input.rows[d]}, {dx_}, {of_input.to[d]}}, 1);
+      }
+    }
+    return error;
   }
 
   // Of W_hh, of one direction: the first step's part, and that of all others, whose states are the output. In
@@ -466,7 +487,15 @@ class Run {
     p.gates = sizes_.gates;
     for (int d = 0; d < directions_; ++d) {
       const LayerBackwardDirection& to = layer_.direction[d];
-      p.item[p.count++] = {memory_.d_input_gates[d], layer_.x, to.dw_ih, to.db_ih, layer_.features};
+      const void* x = layer_.x[d];
+      if (layer_.drops_x) {
+        void* const dropped = d == 0 ? dx_ : memory_.dropped;
+        if (const cudaError_t error = drop_x(d, dropped); error != cudaSuccess) {
+          return error;
+        }
+        x = dropped;
+      }
+      p.item[p.count++] = {memory_.d_input_gates[d], x, to.dw_ih, to.db_ih, layer_.features};
       p.item[p.count++] = {memory_.d_hidden_gates[d], state_before(d, 0), to.dw_hh, to.db_hh, sizes_.hidden};
     }
     return launch_weight_gradients(p, stream_);
@@ -480,30 +509,54 @@ class Run {
     product.m = layer_.features;
     product.k = sizes_.gates;
     product.w_by_column = true;
-    product.in_dtype = memory_.sums == nullptr;
+    product.in_dtype = memory_.sums[0] == nullptr;
+    const bool both = directions_ == 2;
+    const bool drops = layer_.kept[0] != nullptr;
     const int64_t rows = layer_.rows;
-    const int64_t at_once = memory_.sums != nullptr ? memory_.sums_rows : rows;
+    const int64_t at_once = memory_.sums_rows > 0 ? memory_.sums_rows : rows;
     for (int64_t first = 0; first < rows; first += at_once) {
       product.n = std::min(at_once, rows - first);
-      void* const result = sizes_.at(dx_, first * layer_.features);
-      void* const to = memory_.sums != nullptr ? memory_.sums : result;
+      const int64_t begin = first * layer_.features;
+      const int64_t count = product.n * layer_.features;
+      void* const result = sizes_.at(dx_, begin);
+      void* const to = memory_.sums[0] != nullptr ? memory_.sums[0] : result;
+      void* const second = drops ? memory_.sums[1] : to;
       for (int d = 0; d < directions_; ++d) {
-        product.adds = d > 0;
-        const Operands own{
-            {sizes_.at(d_input_rows(d), first * sizes_.gates)}, {layer_.direction[d].w_ih}, {to}};
+        product.adds = d > 0 && second == to;
+        const Operands own{{sizes_.at(d_input_rows(d), first * sizes_.gates)},
+                           {layer_.direction[d].w_ih},
+                           {d == 0 ? to : second}};
         if (const cudaError_t error = products(product, own, 1); error != cudaSuccess) {
           return error;
         }
       }
-      if (memory_.sums != nullptr) {
-        const cudaError_t error =
-            launch_round(memory_.sums, result, product.n * layer_.features, dtype_, stream_);
-        if (error != cudaSuccess) {
-          return error;
-        }
+      const cudaError_t error = drops && both ? sum_dropped(begin, count, static_cast<float*>(to), result)
+                                : drops       ? drop_dx()
+                                : memory_.sums[0] != nullptr
+                                    ? launch_round(memory_.sums[0], result, count, dtype_, stream_)
+                                    : cudaSuccess;
+      if (error != cudaSuccess) {
+        return error;
       }
     }
     return cudaSuccess;
+  }
+
+  // Of one direction all at once, and in place: cuDNN rounds a gradient before dropout, too.
+  cudaError_t drop_dx() {
+    const Drop drop{dx_, dx_, layer_.rows * layer_.features, layer_.kept_scale, dtype_};
+    return launch_drop(drop, layer_.kept[0], stream_);
+  }
+  // Of two directions, `count` elements from `begin` on, a multiple of those of a byte of bits.
+  cudaError_t sum_dropped(int64_t begin, int64_t count, const float* first, void* to) {
+    const int64_t byte = begin / kKeptOfByte;
+    const DropSum sum{{first, memory_.sums[1]},
+                      {layer_.kept[0] + byte, layer_.kept[1] + byte},
+                      to,
+                      count,
+                      layer_.kept_scale,
+                      dtype_};
+    return launch_drop_sum(sum, stream_);
   }
 
   cudaError_t inputs_of_few_rows() {
@@ -516,7 +569,9 @@ class Run {
       for (int d = 0; d < directions_; ++d) {
         item.d[d] = memory_.d_input_gates[d];
         item.w[d] = layer_.direction[d].w_ih;
+        item.kept[d] = layer_.kept[d];
       }
+      p.kept_scale = layer_.kept_scale;
       item.to = dx_;
       item.columns = layer_.features;
     }

@@ -6,6 +6,10 @@
 //   gradients of gates           step by step, from the end of the sequence: one launch, or a few a step
 //   packed rows of them          of a packed sequence: what follows knows nothing of padding
 //   weights, biases, input       products over all steps
+//
+// Of an input that was dropped each direction read a part of its own, and its gradient of the input is masked
+// before both are added. x may be what there was before: the weights' gradients then drop it again, where dx
+// will be.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,14 +37,17 @@ struct LayerBackwardDirection {
 struct LayerBackward {
   LayerBackwardDirection direction[2];
   int64_t features;
-  const void* x;   // [steps, batch, features], or packed: [rows, features]
-  const void* y;   // [steps, batch, directions * H]
-  const void* hx;  // [directions, batch, H]
-  const void* cx;  // LSTM: the same
-  const void* dy;  // as y, with strides; nullptr: zero
+  const void* x[2];  // by direction: [steps, batch, features], or packed: [rows, features]
+  const void* y;     // [steps, batch, directions * H]
+  const void* hx;    // [directions, batch, H]
+  const void* cx;    // LSTM: the same
+  const void* dy;    // as y, with strides; nullptr: zero
   int64_t dy_step, dy_row;
   const void* d_hy;  // as hx; nullptr: zero
   const void* d_cy;
+  const uint8_t* kept[2];  // by direction, the bits of dropout (dropout.h); nullptr: there is none
+  float kept_scale;
+  bool drops_x;  // x is not dropped yet; nothing but gradients of weights reads it then
   bool wants_dx;
   // Where dx goes, as x. Called once nothing that is launched later reads dy, so that its memory may be dx's.
   std::function<void*()> dx_behind_dy;

@@ -3,12 +3,13 @@
 #include "ops/rnn/training/scratch.h"
 
 #include "ops/rnn/training/column_sums.h"
+#include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/sizes.h"
 
 namespace aten_ext::cuda {
 namespace {
 
-// fp32 sums of both directions that a gradient of the input has before it is rounded.
+// fp32 sums of both directions that a gradient of the input has before it is rounded, or masked.
 constexpr int64_t kSumBytes = int64_t{32} << 20;
 
 }  // namespace
@@ -73,12 +74,21 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   }
   const uintptr_t end = next_;
   next_ = shared;
-  if (layer.wants_dx && !direct && sizes.directions == 2 && !plan.few_rows) {
-    const int64_t row_bytes = layer.features * int64_t{sizeof(float)};
-    sums_rows = std::min(layer.rows, std::max<int64_t>(1, kSumBytes / row_bytes));
-    sums = take_floats(sums_rows * layer.features);
+  const bool drops = layer.kept[0] != nullptr;
+  if (layer.wants_dx && (!direct || drops) && sizes.directions == 2 && !plan.few_rows) {
+    // Of dropped inputs one for each direction, but in fp32 that of the first is where the result goes.
+    const int64_t row_bytes = layer.features * int64_t{sizeof(float)} * (drops ? 2 : 1);
+    sums_rows =
+        std::min(layer.rows, round_up<int64_t>(std::max<int64_t>(1, kSumBytes / row_bytes), kKeptOfByte));
+    sums[0] = direct ? nullptr : take_floats(sums_rows * layer.features);
+    sums[1] = drops ? take_floats(sums_rows * layer.features) : nullptr;
   }
-  next_ = std::max(next_, end);
+  const uintptr_t sums_end = next_;
+  next_ = shared;
+  if (layer.drops_x && has_weights && sizes.directions == 2 && plan.few_rows) {
+    dropped = take(layer.rows * layer.features * sizes.bytes);
+  }
+  next_ = std::max({next_, sums_end, end});
   bytes = static_cast<int64_t>(next_ - reinterpret_cast<uintptr_t>(memory));
 }
 

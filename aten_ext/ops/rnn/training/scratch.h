@@ -74,9 +74,10 @@ struct Scratch {
   float* partial = nullptr;     // of column sums
   float* input_gates[2] = {};   // products of gates, of a part of a chunk
   float* hidden_gates[2] = {};  // a GRU's own, else the same
-  float* sums = nullptr;        // 16 bits, two directions: [sums_rows, features] of the input's gradient
+  float* sums[2] = {};  // two directions: [sums_rows, features] of the input's gradient, see layer.cpp
   int64_t sums_rows = 0;
-  int64_t bytes = 0;  // of all
+  void* dropped = nullptr;  // [rows, features] that the second direction reads, where both are at once
+  int64_t bytes = 0;        // of all
 
  private:
   char* take(int64_t bytes);

@@ -1,14 +1,75 @@
 // What the tests of a backward ask beside the operator: every cell, in chunks and parts of their choice.
+// And cuDNN's dropout, in whose place another generator draws: the kernels ask nothing of it but its masks.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <c10/util/Half.h>
 #include <torch/library.h>
 
 #include <cublasLt.h>
 
+#include <cstring>
+
 #include "core/gpu.h"
 #include "core/to_dtype.h"
 #include "ops/rnn/overrides.h"
+#include "ops/rnn/training/cudnn_dropout.h"
+#include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/reserve.h"
 #include "ops/rnn/training/upstream_facts.h"
+
+namespace {
+
+// What a test lets it answer: whether masks can be drawn, and how many there are before it fails.
+bool may_draw = true;
+int64_t draws_left = 1 << 30;
+
+}  // namespace
+
+namespace aten_ext::cuda {
+
+const char* decline_dropout(c10::Device /*device*/, const RnnProblem& /*problem*/) {
+  return nullptr;
+}
+
+bool may_draw_dropout(c10::Device /*device*/, const RnnProblem& /*problem*/) {
+  return may_draw;
+}
+
+// Its states begin with p and with how often they were drawn from.
+CudnnDropout::CudnnDropout(double p, const at::Tensor& states, int64_t rows, int64_t columns)
+    : dropout_(states.mutable_data_ptr()), count_(rows * columns) {
+  handle_ = static_cast<cudnnContext*>(dropout_);
+  std::memcpy(dropout_, &p, sizeof(p));
+}
+
+CudnnDropout::~CudnnDropout() = default;
+
+int64_t CudnnDropout::bytes() const {
+  return 2 * count_ + 16;
+}
+
+bool CudnnDropout::draw(void* to, cudaStream_t /*stream*/) {
+  if (draws_left-- <= 0) {
+    return false;
+  }
+  double p = 0;
+  uint64_t drawn = 0;
+  std::memcpy(&p, dropout_, sizeof(p));
+  std::memcpy(&drawn, static_cast<char*>(dropout_) + sizeof(p), sizeof(drawn));
+  uint64_t state = ++drawn * 0x9E3779B97F4A7C15u;
+  std::memcpy(static_cast<char*>(dropout_) + sizeof(p), &drawn, sizeof(drawn));
+  for (int64_t i = 0; i < count_; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const bool kept = static_cast<double>(state >> 11) * 0x1p-53 >= p;
+    static_cast<c10::Half*>(to)[i] = kept ? c10::Half(0.01f) : c10::Half(0.0f);
+  }
+  std::memset(static_cast<char*>(to) + 2 * count_, 0x1c, 16);  // behind them nothing counts
+  has_drawn_ = true;
+  return true;
+}
+
+}  // namespace aten_ext::cuda
 
 namespace {
 
@@ -22,6 +83,7 @@ RnnProblem problem_of_backward(const args::_cudnn_rnn_backward& a) {
   problem.biases = a.weight_stride0 == 4;
   problem.batch_first = a.batch_first;
   problem.train = true;
+  problem.dropout = a.dropout;
   problem.layers = static_cast<int>(a.num_layers);
   problem.directions = a.bidirectional ? 2 : 1;
   problem.hidden = a.hidden_size;
@@ -33,18 +95,18 @@ RnnProblem problem_of_backward(const args::_cudnn_rnn_backward& a) {
   return problem;
 }
 
-// chunk, part: steps; 0: as the plan has it.
+// chunk, part: steps; 0: as the plan has it. dropout: of the forward.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward(
     const at::Tensor& input, at::TensorList weight, int64_t weight_stride0, const at::Tensor& weight_buf,
     const at::Tensor& hx, const std::optional<at::Tensor>& cx, const at::Tensor& output,
     const std::optional<at::Tensor>& grad_output, const std::optional<at::Tensor>& grad_hy,
     const std::optional<at::Tensor>& grad_cy, int64_t mode, int64_t hidden, int64_t layers, bool batch_first,
     bool bidirectional, const at::Tensor& reserve, std::array<bool, 4> mask, int64_t chunk, int64_t part,
-    bool tf32, bool one_launch, bool few_rows, at::IntArrayRef batch_sizes) {
+    bool tf32, bool one_launch, bool few_rows, at::IntArrayRef batch_sizes, double dropout) {
   const std::optional<at::Tensor> none;
   const args::_cudnn_rnn_backward a{input,       weight,      weight_stride0, weight_buf, hx,   cx,
                                     output,      grad_output, grad_hy,        grad_cy,    mode, hidden,
-                                    0,           layers,      batch_first,    0.0,        true, bidirectional,
+                                    0,           layers,      batch_first,    dropout,    true, bidirectional,
                                     batch_sizes, none,        reserve,        mask};
   RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)), false);
@@ -70,11 +132,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const at::Tensor& input, at::TensorList weight, int64_t weight_stride0, const at::Tensor& weight_buf,
     const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, int64_t hidden, int64_t layers,
-    bool bidirectional, at::IntArrayRef batch_sizes, bool saves) {
-  const std::optional<at::Tensor> none, buffer(weight_buf);
-  const args::_cudnn_rnn a{input,       weight, weight_stride0, buffer, hx,  cx,   mode,
-                           hidden,      0,      layers,         false,  0.0, true, bidirectional,
-                           batch_sizes, none};
+    bool bidirectional, at::IntArrayRef batch_sizes, bool saves, double dropout,
+    const std::optional<at::Tensor>& dropout_state) {
+  const std::optional<at::Tensor> buffer(weight_buf);
+  const args::_cudnn_rnn a{
+      input, weight,  weight_stride0, buffer,        hx,          cx,           mode, hidden, 0, layers,
+      false, dropout, true,           bidirectional, batch_sizes, dropout_state};
   RnnProblem problem{};
   const char* const reason = problem_of(a, problem);
   TORCH_CHECK(reason == nullptr, reason);
@@ -87,6 +150,37 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   auto ran = run(a, chosen);
   TORCH_CHECK(!ran.refused(), "declined late");
   return ran.take();
+}
+
+// The kernels of dropout by themselves: what there is of x, and the bits.
+std::tuple<at::Tensor, at::Tensor> first_drop(const at::Tensor& x, const at::Tensor& left, double p) {
+  at::Tensor to = at::full_like(x, 7.0);
+  at::Tensor kept = at::full({(x.numel() + 7) / 8}, 0xFF, at::kByte);
+  const Drop params{x.const_data_ptr(), to.mutable_data_ptr(), x.numel(), scale_of_kept(p),
+                    to_dtype(x.scalar_type())};
+  TORCH_CHECK(launch_first_drop(params, left.const_data_ptr(), kept.mutable_data_ptr<uint8_t>(), nullptr) ==
+              cudaSuccess);
+  return {to, kept};
+}
+
+// In place, of x from element `offset` on.
+at::Tensor drop(const at::Tensor& x, const at::Tensor& kept, double p, int64_t offset) {
+  at::Tensor all = x.clone();
+  void* const from = static_cast<char*>(all.mutable_data_ptr()) + offset * x.element_size();
+  const Drop params{from, from, x.numel() - offset, scale_of_kept(p), to_dtype(x.scalar_type())};
+  TORCH_CHECK(launch_drop(params, kept.const_data_ptr<uint8_t>(), nullptr) == cudaSuccess);
+  return all;
+}
+
+void drop_sum(const at::Tensor& first, const at::Tensor& second, at::TensorList kept, double p,
+              const at::Tensor& to) {
+  const DropSum params{{first.const_data_ptr<float>(), second.const_data_ptr<float>()},
+                       {kept[0].const_data_ptr<uint8_t>(), kept[1].const_data_ptr<uint8_t>()},
+                       to.mutable_data_ptr(),
+                       to.numel(),
+                       scale_of_kept(p),
+                       to_dtype(to.scalar_type())};
+  TORCH_CHECK(launch_drop_sum(params, nullptr) == cudaSuccess);
 }
 
 // Bytes of the reserve, and where each inner layer's output is.
@@ -123,8 +217,26 @@ bool is_kept(int64_t cell, int64_t dtype, int64_t steps, int64_t batch, int64_t 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
-  m.def("backward", backward);
-  m.def("forward", forward);
+  m.def(
+      "backward(Tensor input, Tensor[] weight, int weight_stride0, Tensor weight_buf, Tensor hx, Tensor? cx, "
+      "Tensor output, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, int mode, int hidden, int "
+      "layers, "
+      "bool batch_first, bool bidirectional, Tensor reserve, bool[4] mask, int chunk, int part, bool tf32, "
+      "bool one_launch, bool few_rows, int[] batch_sizes, float dropout=0) "
+      "-> (Tensor, Tensor, Tensor, Tensor[])",
+      backward);
+  m.def(
+      "forward(Tensor input, Tensor[] weight, int weight_stride0, Tensor weight_buf, Tensor hx, Tensor? cx, "
+      "int mode, int hidden, int layers, bool bidirectional, int[] batch_sizes, bool saves, float dropout=0, "
+      "Tensor? dropout_state=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+      forward);
+  m.def("first_drop(Tensor x, Tensor left, float p) -> (Tensor, Tensor)", first_drop);
+  m.def("drop(Tensor x, Tensor kept, float p, int offset) -> Tensor", drop);
+  m.def("drop_sum(Tensor first, Tensor second, Tensor[] kept, float p, Tensor(a!) to) -> ()", drop_sum);
+  m.def("let_dropout(bool may, int draws) -> ()", [](bool may, int64_t draws) {
+    may_draw = may;
+    draws_left = draws;
+  });
   m.def("reserve_of", reserve_of);
   m.def("is_kept", is_kept);
   m.def("products", [] {

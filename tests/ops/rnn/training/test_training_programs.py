@@ -268,8 +268,13 @@ def test_dropout() -> None:
     aten_ext.reset_counts()
     two = torch.nn.GRU(16, 32, 2, dropout=0.5).cuda()
     two(x)[0].sum().backward()
+    assert counts() == (1, 1, 0)
+    aten_ext.reset_counts()
+    nothing_left = torch.nn.GRU(16, 32, 2, dropout=1.0).cuda()
+    nothing_left(x)[0].sum().backward()
     assert counts() == (0, 0, 1)
-    assert dict(aten_ext.counts("CUDA")[FORWARD].declined) == {documented("dropout between layers"): 1}
+    reason = documented("dropout that is not between 0 and 1")
+    assert dict(aten_ext.counts("CUDA")[FORWARD].declined) == {reason: 1}
 
 
 @pytest.mark.gpu

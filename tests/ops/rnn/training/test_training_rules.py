@@ -135,9 +135,58 @@ def test_forward_in_training() -> None:
             )
         assert ask_layer(train=True, steps=5, layers=2, dtype=dtype, bidirectional=True) == ""
     assert ask_layer(train=True, hidden=256, dropout=0.5) == "", "of one layer there is none"
-    assert ask_layer(train=True, steps=2, layers=2, dropout=0.5) == "dropout between layers"
     assert ask_layer(steps=2, layers=2, dropout=0.5) == "", "it acts in training alone"
     assert ask_layer(train=True, steps=1, batch=9) == "one step of a large batch", "as in inference"
+
+
+def test_dropout_between_layers() -> None:
+    """With cuDNN's states, of a probability that leaves something."""
+    states = meta(512, dtype=torch.uint8)
+    for dtype in DTYPES:
+        stack: dict[str, Any] = {"train": True, "layers": 2, "hidden": 256, "dtype": dtype}
+        assert ask_layer(**stack, dropout=0.2, dropout_state=states) == ""
+        assert ask_layer(**stack, dropout=0.2, dropout_state=states, bidirectional=True) == ""
+        lengths: dict[str, Any] = {"input": meta(12, 6, dtype=dtype), "batch_sizes": [2] * 4 + [1] * 4}
+        assert ask_layer(**stack, **lengths, dropout=0.2, dropout_state=states) == (
+            "" if dtype == torch.float32 else ask_layer(**stack, **lengths)
+        )
+    stack = {"train": True, "layers": 2, "hidden": 256}
+    for p in (1.0, 1 - 1e-12, 1e-60, -0.1, 1.5, float("nan")):
+        answer = ask_layer(**stack, dropout=p, dropout_state=states)
+        assert answer == "dropout that is not between 0 and 1", p
+    for others in (
+        None,
+        states.float(),
+        states[::2],
+        states.view(2, 256),
+        torch.empty(512, dtype=torch.uint8),
+    ):
+        answer = ask_layer(**stack, dropout=0.2, dropout_state=others)
+        assert answer == "dropout without cuDNN's states"
+    large = {"steps": 4000, "batch": 530, "layers": 2, "hidden": 1024, "dtype": torch.bfloat16}
+    assert ask_layer(**large, train=True, dropout=0.2, dropout_state=states) == "sizes beyond 32 bits"
+    assert ask_layer(**large, train=True) != "sizes beyond 32 bits"
+
+
+def test_dropout_is_explained() -> None:
+    explanation = aten_ext.explain(
+        "_cudnn_rnn", key="CUDA", **stack_arguments(), dropout=0.2, dropout_state=meta(512, dtype=torch.uint8)
+    )
+    assert str(explanation.plan).endswith(", dropout 0.2 as cuDNN draws it")
+    explanation = aten_ext.explain(
+        "_cudnn_rnn", key="CUDA", **stack_arguments(), dropout=0.0, dropout_state=None
+    )
+    assert "dropout" not in str(explanation.plan)
+
+
+def test_the_backward_of_dropout() -> None:
+    """It draws nothing, so it asks for no states; its reserve has the bits."""
+    inner = -(-3 * 2 * 16 * 4 // 256) * 256
+    sizes: dict[str, Any] = {"layers": 3, "bidirectional": True, "dropout": 0.2}
+    reserve = meta(1, 2 * inner + 4 * 256, dtype=torch.uint8)
+    assert ask_backward(**sizes, reserve=reserve).reason == ""
+    assert ask_backward(**sizes).reason == "reserve of another size"
+    assert ask_backward(**sizes | {"dropout": 0.0}, reserve=reserve).reason == "reserve of another size"
 
 
 def test_small_layers() -> None:
@@ -179,6 +228,26 @@ def test_layers_without_a_fast_backward() -> None:
             assert ask_layer(**sizes) == ""
             assert ask_layer(train=True, **sizes) == "no fast backward"
             assert ask_layer(train=True, **sizes | {"batch": 1, "hidden": 600}) == ""
+
+
+def stack_arguments() -> dict[str, Any]:
+    """Of _cudnn_rnn without those of dropout, in training."""
+    return {
+        "input": meta(5, 2, 6),
+        "weight": weights(6, 256, 2),
+        "weight_stride0": 4,
+        "weight_buf": None,
+        "hx": meta(2, 2, 256),
+        "cx": None,
+        "mode": GRU,
+        "hidden_size": 256,
+        "proj_size": 0,
+        "num_layers": 2,
+        "batch_first": False,
+        "train": True,
+        "bidirectional": False,
+        "batch_sizes": [],
+    }
 
 
 def described(**sizes: Any) -> str:
