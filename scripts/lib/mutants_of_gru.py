@@ -12,6 +12,7 @@ _TEST = "tests/ops/rnn/test_rules.py"
 _KERNELS = "tests/ops/rnn/test_recurrence_on_host.py"
 _DECLINES = (f"{_TEST}::test_declines",)
 _PLANS = "tests/ops/rnn/test_plans.py"
+_DROPOUT = "tests/ops/rnn/training/test_dropout_on_host.py"
 _CHUNKS = "tests/ops/rnn/test_chunks_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -49,6 +50,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "return train && layers > 1 && dropout != 0.0;",
         "return false;",
         ("tests/ops/rnn/training/test_training_rules.py::test_dropout_between_layers",),
+    ),
+    (
+        "dropout: both directions' gradients have one mask",
+        f"{_DEVICE}/training/layer.cpp",
+        "layer_.kept[1] + byte",
+        "layer_.kept[0] + byte",
+        (f"{_DROPOUT}::test_both_operators",),
+    ),
+    (
+        "dropout: what is dropped is multiplied by zero",
+        f"{_DEVICE}/training/dropout.cu",
+        "x * scale : 0.0f",
+        "x * scale : x * 0.0f",
+        (f"{_DROPOUT}::test_kernels",),
+    ),
+    (
+        "dropout: a refusal behind it goes upstream",
+        f"{_DEVICE}/cudnn_rnn.cpp",
+        "!dropout.has_value() || !dropout->has_drawn(),",
+        "true,",
+        (f"{_DROPOUT}::test_refusals",),
     ),
     ("gru: batch sizes may add up to anything", _RULE, "if (sum != rows) {", "if (false) {", _DECLINES),
     ("gru: batch sizes may grow", _RULE, "size < 1 || size > before", "size < 1", _DECLINES),
