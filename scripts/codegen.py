@@ -67,13 +67,8 @@ def _choice(override: Override, with_cuda: bool) -> str:
     asked = f"{override.namespace}::choose(a_)"
     if override.key != "CUDA" or not with_cuda:
         return asked
-    return f"on_gpu({asked}, at::device_of(a_.{override.first_tensors}))"
-
-
-def _upstream(override: Override) -> str:
-    """C++ that calls PyTorch's own kernel with the fields of ``a_``."""
-    names = ", ".join(f"[[maybe_unused]] auto&& {name}" for name in override.argument_names.split(", "))
-    return f"unpack(a_, []({names}) -> {override.returns} {{ return {override.upstream}; }})"
+    device = f"at::device_of(a_.{override.first_tensors})"
+    return f"on_gpu([&a_] {{ return {asked}; }}, [&a_] {{ return {device}; }})"
 
 
 def _site(index: int, override: Override, with_cuda: bool) -> str:
@@ -81,6 +76,9 @@ def _site(index: int, override: Override, with_cuda: bool) -> str:
     names = override.argument_names.split(", ")
     quoted = ", ".join(f'"{name}"' for name in names)
     fields = ", ".join(f"a_.{name}" for name in names)
+    parameters = ", ".join(
+        f"[[maybe_unused]] {kind} {name}" for kind, name in zip(override.argument_types, names, strict=True)
+    )
     saved = (
         f"  static bool saved_by_ours(const Args& a_) {{ return {override.namespace}::saved_by_ours(a_); }}\n"
         if override.pair
@@ -107,17 +105,18 @@ struct {override.symbol} {{
   static auto choose(const Args& a_) {{ return {_choice(override, with_cuda)}; }}
   template <class Plan>
   static Ran<Result> run(const Args& a_, const Plan& plan_) {{ return {override.namespace}::run(a_, plan_); }}
-  static Result upstream(const Args& a_) {{
-    return {_upstream(override)};
+  static Result upstream({parameters}) {{
+    return {override.upstream};
   }}
 {saved}}};
 """
 
 
 def _entry(override: Override) -> str:
+    # Not inlined into the dispatcher's functor: the trace under gdb stops at it.
     return f"""
-{override.returns} {override.symbol}({override.arguments}) {{
-  return enter<site::{override.symbol}>({{{override.argument_names}}});
+C10_NOINLINE {override.returns} {override.symbol}({override.arguments}) {{
+  return enter<site::{override.symbol}>({override.argument_names});
 }}
 """
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/macros/Macros.h>
 
 #include <optional>
 
@@ -40,7 +41,7 @@ inline bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // One float32 on `device`.
-inline bool is_float_scalar(const at::Tensor& t, at::Device device) {
+C10_ALWAYS_INLINE bool is_float_scalar(const at::Tensor& t, at::Device device) {
   return t.defined() && t.scalar_type() == at::kFloat && t.numel() == 1 && t.device() == device &&
          t.layout() == at::kStrided;
 }

@@ -28,31 +28,28 @@ bool saved_by_ours([[maybe_unused]] const typename S::Args& arguments) {
 template <class S>
 using ChoiceOf = decltype(S::choose(std::declval<const typename S::Args&>()));
 
+// Whether the rule is not even asked. Disabled or not, a backward goes to the implementation whose forward it
+// follows.
 template <class S>
-struct Decision {
-  Route route;         // kFused, kDeclined or kDisabled
-  ChoiceOf<S> choice;  // a plan for kFused, a reason for kDeclined
-};
+bool is_disabled(const typename S::Args& arguments) {
+  return !S::row().enabled.load(std::memory_order_relaxed) && !saved_by_ours<S>(arguments);
+}
 
-// Disabled or not, a backward goes to the implementation whose forward it follows.
+// What becomes of a call that is not disabled. The choice is made where the caller wants it: a copy would
+// read what has just been written by other loads than it was stored with, which takes longer than all the
+// rest.
 template <class S>
-Decision<S> decide(const typename S::Args& arguments) {
-  const bool enabled = S::row().enabled.load(std::memory_order_relaxed);
+C10_ALWAYS_INLINE ChoiceOf<S> choose(const typename S::Args& arguments) {
   if constexpr (S::kPaired) {
     if (!S::saved_by_ours(arguments)) {
-      return enabled ? Decision<S>{Route::kDeclined, ChoiceOf<S>("forward that ran upstream")}
-                     : Decision<S>{Route::kDisabled, ChoiceOf<S>("")};
-    }
-    Decision<S> decision{Route::kFused, S::choose(arguments)};
-    TORCH_CHECK(decision.choice.reason() == nullptr, "[", S::row().name,
-                "] expected the arguments of the forward that aten_ext ran, got: ", decision.choice.reason());
-    return decision;
-  } else {
-    if (!enabled) {
-      return {Route::kDisabled, ChoiceOf<S>("")};
+      return "forward that ran upstream";
     }
     ChoiceOf<S> choice = S::choose(arguments);
-    return {choice.reason() == nullptr ? Route::kFused : Route::kDeclined, choice};
+    TORCH_CHECK(choice.reason() == nullptr, "[", S::row().name,
+                "] expected the arguments of the forward that aten_ext ran, got: ", choice.reason());
+    return choice;
+  } else {
+    return S::choose(arguments);
   }
 }
 
@@ -62,7 +59,7 @@ typename S::Result late(const typename S::Args& arguments) {
   S::row().counts.add_late();
   TORCH_CHECK(!saved_by_ours<S>(arguments), "[", S::row().name,
               "] expected the GPU to take the launch, as it took that of the forward, got a refusal");
-  return S::upstream(arguments);
+  return S::unpack(arguments, S::upstream);
 }
 
 }  // namespace aten_ext

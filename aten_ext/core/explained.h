@@ -1,10 +1,9 @@
 // What aten_ext.explain() learns from C++, and the GPU's say in a choice.
 #pragma once
 
-#include <c10/core/Device.h>
+#include <c10/macros/Macros.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -37,10 +36,15 @@ Explained explained_on_gpu(const char* name, const Choice<Plan>& choice) {
 }
 
 // A choice for a GPU that the build has code for; otherwise the reason.
-template <class Plan>
-Choice<Plan> on_gpu(const Choice<Plan>& choice, std::optional<c10::Device> device) {
-  const char* const reason = decline_gpu(choice.reason(), device);
-  return reason == choice.reason() ? choice : Choice<Plan>(reason);
+template <class Choose, class DeviceOf>
+C10_ALWAYS_INLINE auto on_gpu(const Choose& choose, const DeviceOf& device_of) {
+  auto choice = choose();
+  if (choice.reason() == nullptr) {
+    if (const char* const reason = decline_gpu(device_of())) {
+      choice = reason;
+    }
+  }
+  return choice;
 }
 
 }  // namespace aten_ext

@@ -127,9 +127,9 @@ const Gpu& gpu_of([[maybe_unused]] c10::Device device) {
   return pretended.has_value() ? *pretended : reference_gpu();
 }
 
-const char* decline_gpu(const char* reason, std::optional<c10::Device> device) {
-  if (reason != nullptr || !device.has_value() || device->is_cpu()) {
-    return reason;
+const char* decline_gpu(std::optional<c10::Device> device) {
+  if (!device.has_value() || device->is_cpu()) {
+    return nullptr;
   }
   return gpu_of(*device).code == 0 ? kNoCode : nullptr;
 }

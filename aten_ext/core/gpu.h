@@ -50,8 +50,8 @@ const Gpu& gpu_of(c10::Device device);
 // explain() about a GPU elsewhere.
 void pretend_gpu(c10::ArrayRef<int64_t> facts, const std::string& name = "");
 
-// `reason` if there is one; otherwise nullptr, or that this build has no code for the GPU at `device`. The
-// generated entries at CUDA ask it after choose().
-const char* decline_gpu(const char* reason, std::optional<c10::Device> device);
+// nullptr, or that this build has no code for the GPU at `device`. The generated entries at CUDA ask it after
+// choose().
+const char* decline_gpu(std::optional<c10::Device> device);
 
 }  // namespace aten_ext

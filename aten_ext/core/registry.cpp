@@ -27,20 +27,20 @@ std::vector<std::pair<std::string, uint64_t>> Counts::declined() const {
     if (reason == nullptr) {
       break;
     }
-    add(reason, row.count.load(std::memory_order_relaxed));
+    add(reason, row.tally.value());
   }
-  add("other reasons", other_reasons_.load(std::memory_order_relaxed));
+  add("other reasons", other_reasons_.value());
   return result;
 }
 
 void Counts::reset() {
-  ran_.store(0, std::memory_order_relaxed);
-  disabled_.store(0, std::memory_order_relaxed);
-  late_.store(0, std::memory_order_relaxed);
-  other_reasons_.store(0, std::memory_order_relaxed);
+  ran_.reset();
+  disabled_.reset();
+  late_.reset();
+  other_reasons_.reset();
   // The reasons stay: another thread may be between finding its row and counting.
   for (Row& row : rows_) {
-    row.count.store(0, std::memory_order_relaxed);
+    row.tally.reset();
   }
 }
 

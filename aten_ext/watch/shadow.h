@@ -221,8 +221,7 @@ C10_NOINLINE Ran<typename S::Result> shadowed_as(Types<A...> /*types*/,
 
   const auto upstream = [&]() -> R {
     randomness->rewind();
-    return std::apply([](Twin<A>&... twin) -> R { return S::upstream(typename S::Args{twin.get()...}); },
-                      *twin_arguments);
+    return std::apply([](Twin<A>&... twin) -> R { return S::upstream(twin.get()...); }, *twin_arguments);
   };
   const auto written_pairs = [&] {
     return pair_up_written<S, A...>(*twin_arguments, std::index_sequence_for<A...>{}, arguments...);

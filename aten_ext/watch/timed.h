@@ -156,12 +156,7 @@ C10_NOINLINE Ran<typename S::Result> timed_as(Types<A...> /*types*/, const typen
       const KeptGenerator kept(S::kRandom, device.value_or(at::kCPU), find_generator(arguments...));
       upstream.emplace(device);
       upstream->start();
-      std::apply(
-          [&](Twin<A>&... twin) {
-            const typename S::Args others{twin.get()...};
-            static_cast<void>(S::upstream(others));
-          },
-          *twin_arguments);
+      std::apply([&](Twin<A>&... twin) { static_cast<void>(S::upstream(twin.get()...)); }, *twin_arguments);
       upstream->stop();
     });
     if (!done) {

@@ -27,7 +27,7 @@ template <class S>
 C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
   // A call that shadow mode makes itself goes upstream, unless upstream could not read what it is given.
   if (is_internal() && !saved_by_ours<S>(arguments)) {
-    return S::upstream(arguments);
+    return S::unpack(arguments, S::upstream);
   }
   Override& row = S::row();
   CallNote note(S::watch());
@@ -40,21 +40,19 @@ C10_NOINLINE typename S::Result watched(const typename S::Args& arguments) {
   };
   const bool times = S::watch().times() && !is_internal();
   const uint64_t began = times ? nanoseconds() : 0;
-  const auto decision = decide<S>(arguments);
-  const uint64_t deciding = times ? nanoseconds() - began : 0;
-  switch (decision.route) {
-    case Route::kDisabled:
-      row.counts.add_disabled();
-      trace(Route::kDisabled, "");
-      return S::upstream(arguments);
-    case Route::kDeclined:
-      row.counts.add_declined(decision.choice.reason());
-      trace(Route::kDeclined, decision.choice.reason());
-      return S::upstream(arguments);
-    default:
-      break;
+  if (is_disabled<S>(arguments)) {
+    row.counts.add_disabled();
+    trace(Route::kDisabled, "");
+    return S::unpack(arguments, S::upstream);
   }
-  const auto& plan = decision.choice.plan();
+  const auto choice = choose<S>(arguments);
+  const uint64_t deciding = times ? nanoseconds() - began : 0;
+  if (choice.reason() != nullptr) {
+    row.counts.add_declined(choice.reason());
+    trace(Route::kDeclined, choice.reason());
+    return S::unpack(arguments, S::upstream);
+  }
+  const auto& plan = choice.plan();
   const bool comparable = !is_internal() && !S::kPaired && !brings_node<S>(arguments);
   const bool shadows = comparable && S::watch().samples();
   Ran<typename S::Result> ran = shadows ? shadowed<S>(arguments, plan)

@@ -255,9 +255,9 @@ def test_entries_at_cuda_ask_for_code_for_the_gpu(codegen: ModuleType, tmp_path:
     """After the rule, which alone knows whether there is a tensor; explain asks the same."""
     text = entry("cat", "dispatch: CPU, CUDA")
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=True)
-    asked = "on_gpu(cuda::choose(a_), at::device_of(a_.tensors))"
+    asked = "on_gpu([&a_] { return cuda::choose(a_); }, [&a_] { return at::device_of(a_.tensors); })"
     assert path.read_text().count(asked) == 2, "the entry, and explain"
-    assert "on_gpu(cpu::choose" not in path.read_text()
+    assert "on_gpu([&a_] { return cpu::choose" not in path.read_text()
     (path,) = codegen.generate(table(tmp_path, text), tmp_path, with_cuda=False)
     assert " on_gpu(" not in path.read_text()
 

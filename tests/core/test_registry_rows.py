@@ -1,4 +1,4 @@
-"""Rows that are not measured, and names in the environment: the registry alone, compiled for the test."""
+"""Rows that are not measured, names in the environment, counts: the registry alone, compiled for the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no C++ compiler")
     path = tmp_path_factory.mktemp("registry") / "registry_checks"
     sources = [HERE / "registry_checks.cpp", ROOT / "aten_ext/core/registry.cpp"]
-    command = [compiler, "-std=c++20", "-O0", "-I", ROOT / "aten_ext", *sources, "-o", path]
+    command = [compiler, "-std=c++20", "-O0", "-pthread", "-I", ROOT / "aten_ext", *sources, "-o", path]
     subprocess.run(command, check=True, timeout=120)
     return path
 
@@ -58,3 +58,15 @@ def test_rows(program: Path, question: str, answer: str) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ATEN_EXT")}
     run = subprocess.run([program, question], capture_output=True, text=True, env=clean, check=True)
     assert run.stdout == answer + "\n"
+
+
+def test_counts_of_threads_that_end_and_of_others(program: Path) -> None:
+    """Every call once, whichever thread owns the counts, and none after a reset."""
+    run = subprocess.run([program, "count"], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [
+        "200000 first 100000 second 100000",
+        "1200000 first 600000 second 600000",
+        "0",
+        "1000000 first 500000 second 500000",
+        "0",
+    ]

@@ -8,7 +8,7 @@ namespace aten_ext {
 
 template <class Args>
 C10_ALWAYS_INLINE Inspected inspect_adagrad(const Args& a) {
-  return inspect_lists(a.self, a.grads, {a.state_sums}, &a.state_steps, a.grad_scale, a.found_inf);
+  return inspect_lists(a.self, a.grads, &a.state_steps, a.grad_scale, a.found_inf, a.state_sums);
 }
 
 }  // namespace aten_ext

@@ -18,14 +18,13 @@ inline constexpr bool kDecoupled =
 template <class Args>
 C10_ALWAYS_INLINE Inspected inspect_adam(const Args& a) {
   if (a.amsgrad) {
-    return inspect_lists(a.self, a.grads, {a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}, &a.state_steps,
-                         a.grad_scale, a.found_inf);
+    return inspect_lists(a.self, a.grads, &a.state_steps, a.grad_scale, a.found_inf, a.exp_avgs,
+                         a.exp_avg_sqs, a.max_exp_avg_sqs);
   }
   if (!a.self.empty() && !a.max_exp_avg_sqs.empty()) {
     return {"lists of different lengths"};
   }
-  return inspect_lists(a.self, a.grads, {a.exp_avgs, a.exp_avg_sqs}, &a.state_steps, a.grad_scale,
-                       a.found_inf);
+  return inspect_lists(a.self, a.grads, &a.state_steps, a.grad_scale, a.found_inf, a.exp_avgs, a.exp_avg_sqs);
 }
 
 }  // namespace aten_ext

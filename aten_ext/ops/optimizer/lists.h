@@ -62,20 +62,21 @@ inline bool lists_overlap(at::TensorList params, at::TensorList grads,
 //
 // `states` are the lists that have one tensor for each parameter; a list that this call has no use for is
 // the caller's to check. `steps` counts each parameter's steps, or is nullptr where the operator has none.
-C10_ALWAYS_INLINE Inspected inspect_lists(at::TensorList params, at::TensorList grads,
-                                          std::initializer_list<at::TensorList> states,
+//
+// Lists by reference, and word by word where they are copied: the entry has just stored them so, and a load
+// of both words at once would have to wait until that is in the cache.
+template <class... Lists>
+C10_ALWAYS_INLINE Inspected inspect_lists(const at::TensorList& params, const at::TensorList& grads,
                                           const at::TensorList* steps,
                                           const std::optional<at::Tensor>& grad_scale,
-                                          const std::optional<at::Tensor>& found_inf) {
+                                          const std::optional<at::Tensor>& found_inf,
+                                          const Lists&... states) {
   const size_t count = params.size();
   if (count == 0) {
     return {"no tensors"};
   }
-  bool same_lengths = grads.size() == count && (steps == nullptr || steps->size() == count);
-  for (const at::TensorList state : states) {
-    same_lengths = same_lengths && state.size() == count;
-  }
-  if (!same_lengths) {
+  if (grads.size() != count || (steps != nullptr && steps->size() != count) ||
+      ((states.size() != count) || ...)) {
     return {"lists of different lengths"};
   }
   if (!params[0].defined()) {
@@ -94,9 +95,7 @@ C10_ALWAYS_INLINE Inspected inspect_lists(at::TensorList params, at::TensorList 
     const at::Tensor& param = params[i];
     const char* reason = decline_list_tensor(param, param, dtype, device);
     reason = reason ? reason : decline_list_tensor(grads[i], param, dtype, device);
-    for (const at::TensorList state : states) {
-      reason = reason ? reason : decline_list_tensor(state[i], param, dtype, device);
-    }
+    ((reason = reason ? reason : decline_list_tensor(states[i], param, dtype, device)), ...);
     if (reason != nullptr) {
       return {reason};
     }
@@ -105,7 +104,8 @@ C10_ALWAYS_INLINE Inspected inspect_lists(at::TensorList params, at::TensorList 
   if (!is_float_scalar_or_none(grad_scale, device) || !is_float_scalar_or_none(found_inf, device)) {
     return {"grad_scale or found_inf that is not one float32 on the parameters' device"};
   }
-  if (lists_overlap(params, grads, states, grad_scale.has_value())) {
+  if (lists_overlap({params.data(), count}, {grads.data(), count}, {at::TensorList(states.data(), count)...},
+                    grad_scale.has_value())) {
     return {"tensors that share memory"};
   }
   return {nullptr, elements};

@@ -10,12 +10,12 @@ namespace aten_ext {
 template <class Args>
 C10_ALWAYS_INLINE Inspected inspect_sgd(const Args& a) {
   if (a.momentum != 0) {
-    return inspect_lists(a.self, a.grads, {a.momentum_buffer_list}, nullptr, a.grad_scale, a.found_inf);
+    return inspect_lists(a.self, a.grads, nullptr, a.grad_scale, a.found_inf, a.momentum_buffer_list);
   }
   if (!a.self.empty() && !a.momentum_buffer_list.empty()) {
     return {"lists of different lengths"};
   }
-  return inspect_lists(a.self, a.grads, {}, nullptr, a.grad_scale, a.found_inf);
+  return inspect_lists(a.self, a.grads, nullptr, a.grad_scale, a.found_inf);
 }
 
 }  // namespace aten_ext
