@@ -22,9 +22,14 @@ constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kChunks = 2;
 constexpr int64_t kMostChunkBytes = int64_t{192} << 20;
 // Projections of an LSTM in 16 bits of more bytes are made in two parts beside what a forward saves, of so
-// many steps at least: a launch more takes 6 us and more.
+// many steps at least: a launch more takes 6 us and more. Of several layers all that is saved lies beside the
+// projections of the last.
 constexpr int64_t kProjectionBytes = int64_t{24} << 20;
 constexpr int64_t kProjectionSteps = 320;
+constexpr int64_t kProjectionStepsOfSeveral = 160;
+// Up to so many steps a mask, three launches, takes longer than the kernels gain: one step of two layers of
+// 256 units took 81 us instead of 74 in training, 33 instead of 23 without gradients.
+constexpr int64_t kFewStepsOfDropout = 4;
 // Bytes of the products of gates, which are read again while the L2 has them. Of more than so few they should
 // fit where gradients of 16 bits will be (layer.cpp).
 constexpr int64_t kPartBytes = int64_t{32} << 20;
@@ -165,6 +170,9 @@ const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   if (is_kept_in_training(problem) && !is_launch_bound(problem, gpu)) {
     return "layer that upstream trains in less time";
   }
+  if (problem.drops() && problem.sequence.steps <= kFewStepsOfDropout && !is_launch_bound(problem, gpu)) {
+    return "few steps with dropout between layers";
+  }
   if (problem.sequence.steps > 1 && problem.sequence.batch < kManyRows &&
       !plan_rnn_backward(problem, {true, true, true, true}, gpu, false).one_launch) {
     return "no fast backward";
@@ -177,8 +185,9 @@ int64_t choose_saving_chunk(const RnnPlan& forward) {
   const int64_t steps = problem.sequence.steps;
   const int64_t projections = steps * problem.sequence.batch * problem.directions * problem.gates() *
                               problem.hidden * int64_t{sizeof(float)};
+  const int64_t least = problem.layers > 1 ? kProjectionStepsOfSeveral : kProjectionSteps;
   const bool many = problem.cell == Cell::Lstm && problem.is_16_bits() && projections > kProjectionBytes &&
-                    steps >= kChunks * kProjectionSteps;
+                    steps >= kChunks * least;
   return many ? std::min(forward.chunk, ceil_div(steps, kChunks)) : forward.chunk;
 }
 

@@ -77,6 +77,7 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
         result.reason = None if ran else "no fused kernel ran"
         clocks: dict[str, Any] = {}
         if settings.device == "cuda":
+            gc.collect()  # a graph of the calls before, if one is alive, waits for another stream
             try:
                 clocks["gpu"] = GraphClock([call], switch)
             except (CaptureError, RuntimeError) as error:

@@ -151,6 +151,11 @@ def test_dropout_between_layers() -> None:
             "" if dtype == torch.float32 else ask_layer(**stack, **lengths)
         )
     stack = {"train": True, "layers": 2, "hidden": 256}
+    few = documented("few steps with dropout between layers")
+    for steps, captured, answer in ((4, False, ""), (4, True, few), (5, True, "")):
+        asked = ask_layer(**stack, steps=steps, captured=captured, dropout=0.2, dropout_state=states)
+        assert asked == answer, (steps, captured)
+        assert ask_layer(**stack, steps=steps, captured=captured) == "", "without dropout"
     for p in (1.0, 1 - 1e-12, 1e-60, -0.1, 1.5, float("nan")):
         answer = ask_layer(**stack, dropout=p, dropout_state=states)
         assert answer == "dropout that is not between 0 and 1", p
@@ -296,18 +301,18 @@ def plan_of(
     steps: int, batch: int, mode: int, dtype: torch.dtype, gradients: bool = True, **sizes: int
 ) -> str:
     """What explain says of a layer in training of an H200."""
-    inputs, hidden = sizes.get("inputs", 128), sizes.get("hidden", 256)
+    inputs, hidden, layers = sizes.get("inputs", 128), sizes.get("hidden", 256), sizes.get("layers", 1)
     arguments: dict[str, Any] = {
         "input": meta(steps, batch, inputs, dtype=dtype).requires_grad_(gradients),
-        "weight": weights(inputs, hidden, 1, 1, True, mode, dtype=dtype),
+        "weight": weights(inputs, hidden, layers, 1, True, mode, dtype=dtype),
         "weight_stride0": 4,
         "weight_buf": None,
-        "hx": meta(1, batch, hidden, dtype=dtype),
-        "cx": meta(1, batch, hidden, dtype=dtype) if mode == LSTM else None,
+        "hx": meta(layers, batch, hidden, dtype=dtype),
+        "cx": meta(layers, batch, hidden, dtype=dtype) if mode == LSTM else None,
         "mode": mode,
         "hidden_size": hidden,
         "proj_size": 0,
-        "num_layers": 1,
+        "num_layers": layers,
         "batch_first": False,
         "dropout": 0.0,
         "train": True,
@@ -340,7 +345,10 @@ def test_which_forwards_save() -> None:
 def test_projections_beside_what_is_saved() -> None:
     """Of a long LSTM in 16 bits in two parts: both together would be more than upstream's peak."""
     assert "500 steps at a time" in plan_of(1000, 8, LSTM, torch.bfloat16)
+    assert "160 steps at a time" in plan_of(320, 32, LSTM, torch.bfloat16, layers=2), "all layers' is saved"
     for other in (
+        plan_of(319, 32, LSTM, torch.bfloat16, layers=2),
+        plan_of(320, 32, LSTM, torch.bfloat16),
         plan_of(1000, 8, LSTM, torch.float32),
         plan_of(1000, 8, LSTM, torch.bfloat16, gradients=False),
         plan_of(600, 16, LSTM, torch.bfloat16),
