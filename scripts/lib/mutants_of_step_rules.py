@@ -15,6 +15,7 @@ _DECLINES = "tests/ops/optimizer/test_adam_declines.py"
 _LISTS = "aten_ext/ops/optimizer/lists.h"
 _OVERLAP = "aten_ext/ops/optimizer/overlap.h"
 _ADAM_ARGS = "aten_ext/ops/optimizer/adam.h"
+_FIVE_LISTS = "a.exp_avgs,\n                         a.exp_avg_sqs, a.max_exp_avg_sqs);"
 _CUDA_STEP = "aten_ext/ops/optimizer/cuda/step.h"
 _CHECKS = "aten_ext/core/checks.h"
 
@@ -30,15 +31,15 @@ _HOST_LR = (f"{_RULES}::test_lr_on_the_host_that_is_no_number",)
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     # ---- every fused step ----
     ("empty lists are taken", _LISTS, "if (count == 0) {", "if (false) {", (f"{_RULES}::test_no_tensors",)),
-    ("gradients may be fewer", _LISTS, "grads.size() == count && ", "", _LENGTHS),
+    ("gradients may be fewer", _LISTS, "grads.size() != count || ", "", _LENGTHS),
     (
         "states may be fewer",
         _LISTS,
-        "same_lengths && state.size() == count;",
-        "same_lengths && (true || state.size() == count);",
+        "((states.size() != count) || ...)",
+        "((false && states.size() != count) || ...)",
         _LENGTHS,
     ),
-    ("steps may be fewer", _LISTS, "(steps == nullptr || ", "(true || ", _LENGTHS),
+    ("steps may be fewer", _LISTS, "(steps != nullptr && steps->size() != count)", "false", _LENGTHS),
     (
         "every dtype is taken",
         _LISTS,
@@ -222,29 +223,29 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "first moments are not looked at",
         _ADAM_ARGS,
-        "{a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}",
-        "{a.exp_avg_sqs, a.max_exp_avg_sqs}",
+        _FIVE_LISTS,
+        _FIVE_LISTS.replace("a.exp_avgs,", ""),
         _LENGTHS,
     ),
     (
         "second moments are not looked at",
         _ADAM_ARGS,
-        "{a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}",
-        "{a.exp_avgs, a.max_exp_avg_sqs}",
+        _FIVE_LISTS,
+        _FIVE_LISTS.replace("a.exp_avg_sqs, a.max", "a.max"),
         _GEOMETRY_OF_ONE,
     ),
     (
         "fifth list is not looked at",
         _ADAM_ARGS,
-        "{a.exp_avgs, a.exp_avg_sqs, a.max_exp_avg_sqs}",
-        "{a.exp_avgs, a.exp_avg_sqs}",
+        _FIVE_LISTS,
+        _FIVE_LISTS.replace(", a.max_exp_avg_sqs", ""),
         _DTYPE_OF_ONE,
     ),
     (
         "second moments are not looked at without amsgrad",
         _ADAM_ARGS,
-        "{a.exp_avgs, a.exp_avg_sqs}, &",
-        "{a.exp_avgs}, &",
+        "a.found_inf, a.exp_avgs, a.exp_avg_sqs);",
+        "a.found_inf, a.exp_avgs);",
         (f"{_RULES}::test_geometry_without_amsgrad",),
     ),
     (
@@ -271,8 +272,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "adagrad: sums are not looked at",
         "aten_ext/ops/optimizer/adagrad.h",
-        "{a.state_sums}",
-        "{}",
+        ", a.state_sums);",
+        ");",
         (f"{_ADAGRAD}::TestFusedAdagrad::test_decline_is_upstream[short_states]",),
     ),
     (
