@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ FLOOR = {torch.float32: 1e-7, torch.float16: 2.5e-4, torch.bfloat16: 2e-3}
 RELU, TANH, LSTM, GRU = range(4)
 CELLS = {"relu": RELU, "tanh": TANH, "lstm": LSTM, "gru": GRU}
 """Names of PyTorch's modes."""
+MIB = 1 << 20
 GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
 
 
@@ -186,3 +187,13 @@ def no_less_accurate(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tens
     for measure in (torch.max, torch.mean):
         mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
         assert mine <= 1.5 * upstreams + floor, (measure.__name__, mine, upstreams)
+
+
+def peak(call: Callable[[], object]) -> float:
+    """MiB that a call takes at most beyond what there is."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / MIB

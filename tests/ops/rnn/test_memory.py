@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 import torch
 
 import aten_ext
-from ops.rnn.cases import assert_ran
-
-MIB = 1 << 20
-
-
-def peak(call: Callable[[], object]) -> float:
-    """MiB that a call takes at most beyond what there is."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / MIB
+from ops.rnn.cases import MIB, assert_ran, peak
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import aten_ext
-from ops.rnn.cases import DTYPES, FLOOR, documented, flattened
+from ops.rnn.cases import DTYPES, FLOOR, documented, flattened, peak
 from ops.rnn.training.dropout_cases import exact, masks_in
 from ops.rnn.training.on_host_cases import MODES, Sizes
 from ops.rnn.training.test_gradients import no_less_accurate
@@ -431,7 +431,7 @@ def test_streams_and_threads_draw_in_order() -> None:
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize(("steps", "batch", "hidden"), [(400, 32, 512), (100, 64, 256)])
 @pytest.mark.parametrize("gradients", [True, False])
-def test_peak_memory_is_no_more_than_upstreams(
+def test_peak_memory_is_near_upstreams(
     cell: str, dtype: torch.dtype, bidirectional: bool, steps: int, batch: int, hidden: int, gradients: bool
 ) -> None:
     stack = Stack(
@@ -441,13 +441,13 @@ def test_peak_memory_is_no_more_than_upstreams(
     peaks = []
     for off in (True, False):
         aten_ext.disable() if off else aten_ext.enable(FORWARD, BACKWARD)
-        for _ in range(2):
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            with torch.set_grad_enabled(gradients):
-                stack.train(states) if gradients else stack.call(states)
-            torch.cuda.synchronize()
-        peaks.append(torch.cuda.max_memory_allocated() - before)
+        aten_ext.reset_counts()
+        with torch.set_grad_enabled(gradients):
+            for _ in range(2):  # the first asks how cuDNN draws, and loads
+                mib = peak(lambda: stack.train(states) if gradients else stack.call(states))
+        peaks.append(mib)
+    forward = aten_ext.counts("CUDA")[FORWARD]
+    in_tf32 = documented("large projection that upstream may do in TF32")
+    assert forward.ran == 2 or dict(forward.declined) == {in_tf32: 2}
     # Long LSTMs of several layers save six values a unit, cuDNN five: docs/kernels/rnn.md.
-    assert peaks[1] <= max(1.12 * peaks[0], peaks[0] + (32 << 20)), [p >> 20 for p in peaks]
+    assert peaks[1] <= max(1.12 * peaks[0], peaks[0] + 32), peaks
