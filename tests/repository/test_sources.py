@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,11 @@ def test_every_decline_reason_is_documented() -> None:
         for reason in re.findall(r'return (?:upstream\()?"([^"]+)"|: "([^"]+)"|reason = "([^"]+)"', rules):
             literal = next(filter(None, reason))
             assert f"`{literal}`" in text, f"{path.name}: {literal}"
+
+
+def test_no_merge_is_unfinished() -> None:
+    """Git's markers of a conflict stand in no file."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in names.stdout.split("\0") if name]
+    marker = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert not [str(path) for path in files if path.is_file() and marker.search(path.read_bytes())]
