@@ -19,7 +19,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers train that cuDNN keeps on the chip",
         "aten_ext/ops/rnn/training/plan.cpp",
-        "if (is_kept_in_training(problem) && !is_launch_bound(problem, gpu)) {",
+        "if (is_kept_in_training(problem, forward.saves) && !is_launch_bound(problem, gpu)) {",
         "if (false) {",
         ("tests/ops/rnn/training/test_training_rules.py",),
     ),
@@ -99,7 +99,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers that cuDNN keeps on the chip are taken",
         _PLAN,
-        "if (by_gpu && !problem.given_packed && is_kept_on_chip(problem)) {",
+        "if (by_gpu && !problem.given_packed && on_chip) {",
         "if (false) {",
         _DECLINES,
     ),
@@ -113,8 +113,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: a large projection is done in fp32",
         _PLAN,
-        "&& projection > kProjectionFlops) {",
-        "&& projection > 1e30) {",
+        "|| projection > kTf32ProjectionFlops;",
+        ";",
         (f"{_TEST}::test_tf32_decides_too",),
     ),
     (

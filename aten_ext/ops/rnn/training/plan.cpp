@@ -168,7 +168,7 @@ bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu) {
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if (is_kept_in_training(problem) && !is_launch_bound(problem, gpu)) {
+  if (is_kept_in_training(problem, forward.saves) && !is_launch_bound(problem, gpu)) {
     return "layer that upstream trains in less time";
   }
   if (problem.drops() && problem.sequence.steps <= kFewStepsOfDropout && !is_launch_bound(problem, gpu)) {

@@ -46,7 +46,8 @@ bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu);
 // coefficients together would be more than upstream's peak.
 int64_t choose_saving_chunk(const RnnPlan& forward);
 
-// Why a forward in training is upstream's, of those that would be ours in inference; nullptr: it is ours.
+// Why a forward in training is upstream's, of those that have a plan, which says already whether it saves;
+// nullptr: it is ours.
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu);
 
 }  // namespace aten_ext::cuda

@@ -1,5 +1,5 @@
 // Where upstream trains a layer in less of the GPU's time than we do, as data for the policy (plan.cpp),
-// which asks where launches do not decide (launch_bound.h): cuDNN 9.19 on an H200, 6,400 random calls;
+// which asks where launches do not decide (launch_bound.h): cuDNN 9.19 on an H200, 20,600 random calls;
 // figures are in docs/kernels/rnn.md. Standard library only.
 #pragma once
 
@@ -7,25 +7,97 @@
 
 namespace aten_ext::cuda {
 
+// Steps from which the tables of several steps hold, and not what cuDNN keeps on the chip in inference; and
+// the largest layers that were measured for them.
+constexpr int64_t kSeveralTrainingSteps = 5;
+constexpr int64_t kJudgedHidden = 192;
+constexpr Range kFewSteps{2, kSeveralTrainingSteps - 1};
+constexpr Range kFromFive = at_least(kSeveralTrainingSteps);
+
+// cuDNN keeps the layer on the chip, with 0.6 us a step; of two directions ours run at once. A forward that
+// saves what its backward reads:
+constexpr LayersInRanges kKeptOfSaving[] = {
+    // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products, step rows, padding,
+    // units
+    {kGru, kFp32, kOne, kAny, kFromFive, at_most(94), kAny, {35, 1730}},
+    {kGru, kFp32, kOne, kSeveral, kFromFive, at_most(128), kAny, at_most(1730)},
+    {kGru, kFp32, kOne, kSeveral, kFromFive, at_most(94), kAny, at_most(2400)},
+    {kGru, kFp32, kOne, kAny, kFromFive, at_most(16), kAny, {1730, 2700}},
+    {kGru, kFp32, kTwo, kAny, {5, 10}, at_most(31), {24, 70}},
+    {kGru, kFp16, kOne, kAny, kFromFive, at_most(128), kAny, at_most(7000), kAny, kAny, kAny, kAny,
+     at_most(11200)},
+    {kGru,
+     kFp16,
+     kOne,
+     kAny,
+     kFromFive,
+     at_most(124),
+     kAny,
+     at_most(3500),
+     kAny,
+     kAny,
+     kAny,
+     kAny,
+     {11200, 24000}},
+    {kGru, kFp16, kTwo, kAny, {5, 10}, at_most(24), at_least(24)},
+    {kLstm, kFp32, kOne, kAny, kFromFive, at_most(96), kAny, at_most(14300), kAny, kAny, kAny, kAny,
+     at_most(13500)},
+    {kLstm,
+     kFp32,
+     kOne,
+     kAny,
+     kFromFive,
+     at_most(96),
+     kAny,
+     {14300, 22000},
+     kAny,
+     kAny,
+     kAny,
+     kAny,
+     at_most(10300)},
+    {kLstm, kFp32, kOne, kAny, kFromFive, at_most(96), kAny, at_most(3000), kAny, kAny, kAny, kAny,
+     at_most(20000)},
+    {kLstm, kFp16, kOne, kAny, kFromFive, at_most(96), kAny, at_most(12600), kAny, kAny, kAny, kAny,
+     at_most(15000)},
+    {kLstm, kFp16, kOne, kAny, kFromFive, at_most(96), kAny, kAny, kAny, kAny, kAny, kAny, at_most(1000)},
+    {kLstm, kFp16, kOne, kAny, {5, 8}, at_most(96), kAny, kAny, kAny, kAny, kAny, kAny, {15000, 24000}},
+    {kLstm, kFp16, kOne, kAny, {5, 5}, {97, 128}},
+    {kLstm, kFp32 | kFp16, kTwo, kAny, {5, 10}, at_most(24), at_least(150)},
+};
+
+// And one whose backward computes the gates again, which costs a fifth more: an RNN's, that of an odd hidden
+// size in 16 bits, and of few units and many steps.
+constexpr LayersInRanges kKeptOfComputing[] = {
+    {kGru, kFp32, kOne, kAny, kFromFive, at_most(80), kAny, at_most(2900)},
+    {kGru, kFp32, kTwo, kAny, {5, 10}, at_most(31), {24, 70}},
+    {kGru, kFp16, kOne, kAny, kFromFive, at_most(128), at_most(350), at_most(14500)},
+    {kGru, kFp16, kOne, kAny, kFromFive, at_most(128), at_most(91)},
+    {kGru, kFp16, kTwo, kAny, {5, 42}, at_most(140), kAny, at_least(50)},
+    {kGru, kFp16, kTwo, kAny, {43, 80}, at_most(30)},
+    {kLstm, kFp16, kOne, kAny, kFromFive, at_most(98)},
+    {kLstm, kFp16, kTwo, kAny, {5, 61}, at_most(40)},
+    {kRnn, kFp32, kOne, kAny, kFromFive, at_most(192)},
+    {kRnn, kFp16, kOne, kAny, kFromFive, at_most(180)},
+    {kRnn, kFp32 | kFp16, kTwo, kAny, {5, 100}, at_most(kJudgedHidden), at_least(85)},
+    {kRnn, kFp32 | kFp16, kTwo, kAny, kFromFive, at_most(kJudgedHidden), at_least(250)},
+    {kRnn, kFp32 | kFp16, kTwo, kAny, {5, 30}, at_most(60), kAny, at_least(90)},
+    {kRnn, kFp32, kTwo, kAny, {5, 12}, {60, 80}, at_least(24)},
+    {kRnn, kFp16, kTwo, kAny, {31, 80}, at_most(25)},
+};
+
 constexpr LayersInRanges kKeptInTraining[] = {
     // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products
-    // cuDNN keeps the layer on the chip; of two directions ours run at once.
-    {kGru, kFp32, kOne, kAny, kSeveral, at_most(112), kAny, at_most(2560)},
-    {kGru, kFp16, kOne, kAny, kSeveral, at_most(124), kAny, at_most(2560)},
-    {kGru, kFp16, kOne, kAny, kSeveral, at_most(124), at_most(100)},
-    {kGru, kFp16, kOne, kAny, kSeveral, at_most(20)},
-    {kGru, kFp16, kOne, kAny, {2, 24}, {120, 128}, at_most(100)},
-    {kGru, kFp16, kOne, kAny, at_least(25), {125, 128}},
-    {kGru, kFp32 | kFp16, kTwo, kAny, kSeveral, at_most(112), at_least(24), at_most(2560)},
-    {kGru, kFp16, kTwo, kAny, kSeveral, at_most(64), at_least(90)},
-    {kLstm, kFp32, kOne, kAny, kSeveral, at_most(96)},
-    {kLstm, kFp16, kOne, kAny, kSeveral, at_most(98)},
-    {kLstm, kFp16, kOne, kAny, {2, 9}, {99, 119}},
-    {kLstm, kFp32 | kFp16, kTwo, kAny, kSeveral, at_most(96), at_least(24), at_most(2560)},
-    {kRnn, kFp32, kOne, kAny, kSeveral, at_most(136)},
-    {kRnn, kFp16, kOne, kAny, kSeveral, at_most(136), kAny, at_least(40)},
-    {kGru, kFp16, kTwo, kAny, at_least(25), at_most(20), at_least(24)},
-    {kAnyCell, kFp32 | kFp16, kTwo, kAny, {5, 28}, at_most(42), {8, 23}},
+    // Up to four steps of a layer that cuDNN keeps on the chip.
+    {kGru, kFp32, kOne, kAny, kFewSteps, at_most(112), kAny, at_most(2560)},
+    {kGru, kFp16, kOne, kAny, kFewSteps, at_most(124)},
+    {kGru, kFp16, kOne, kAny, kFewSteps, {120, 128}, at_most(100)},
+    {kGru, kFp32 | kFp16, kTwo, kAny, kFewSteps, at_most(112), at_least(24), at_most(2560)},
+    {kGru, kFp16, kTwo, kAny, kFewSteps, at_most(64), at_least(90)},
+    {kLstm, kFp32, kOne, kAny, kFewSteps, at_most(96)},
+    {kLstm, kFp16, kOne, kAny, kFewSteps, at_most(119)},
+    {kLstm, kFp32 | kFp16, kTwo, kAny, kFewSteps, at_most(96), at_least(24), at_most(2560)},
+    {kRnn, kFp32, kOne, kAny, kFewSteps, at_most(136)},
+    {kRnn, kFp16, kOne, kAny, kFewSteps, at_most(136), kAny, at_least(40)},
     // A wide input beside a small state: cuDNN multiplies both at once.
     {kGru, kFp32 | kFp16, kAny, kAny, at_least(5), at_most(60), at_least(19), kAny, at_least(80)},
     // One step: few launches of cuBLAS's small kernels.
@@ -76,7 +148,8 @@ constexpr LayersInRanges kKeptPackedInTraining[] = {
     {kAnyCell, kFp32, kAny, kAny, at_most(7), kAny, kAny, kAny, kAny, at_least(9)},
 };
 
-inline bool is_kept_in_training(const RnnProblem& problem) {
+// `saves`: whether the forward saves what its backward reads.
+inline bool is_kept_in_training(const RnnProblem& problem, bool saves) {
   if (problem.sequence.is_packed()) {
     return is_in(kKeptPackedInTraining, problem);
   }
@@ -85,7 +158,15 @@ inline bool is_kept_in_training(const RnnProblem& problem) {
   }
   // Of several packed steps upstream takes none of its persistent kernels.
   const bool padded = !problem.given_packed || problem.sequence.steps == 1;
-  return padded && is_in(kKeptInTraining, problem);
+  return padded && (is_in(kKeptInTraining, problem) ||
+                    (saves ? is_in(kKeptOfSaving, problem) : is_in(kKeptOfComputing, problem)));
+}
+
+// Whether the tables above say what cuDNN's kernels on the chip are worth, and not those of inference: where
+// gradients follow.
+inline bool is_judged_in_training(const RnnProblem& problem) {
+  return problem.differentiated && problem.sequence.steps >= kSeveralTrainingSteps &&
+         problem.hidden <= kJudgedHidden;
 }
 
 }  // namespace aten_ext::cuda

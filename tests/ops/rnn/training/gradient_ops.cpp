@@ -202,7 +202,7 @@ std::vector<int64_t> reserve_of(bool sixteen_bits, int64_t steps, int64_t batch,
 
 // Whether the table leaves a padded layer in training to upstream, where the GPU's time decides.
 bool is_kept(int64_t cell, int64_t dtype, int64_t steps, int64_t batch, int64_t inputs, int64_t hidden,
-             int64_t layers, int64_t directions) {
+             int64_t layers, int64_t directions, bool saves) {
   constexpr Dtype kDtypes[] = {Dtype::Float, Dtype::Half, Dtype::BFloat16};
   RnnProblem problem{};
   problem.cell = static_cast<Cell>(cell);
@@ -211,7 +211,7 @@ bool is_kept(int64_t cell, int64_t dtype, int64_t steps, int64_t batch, int64_t 
   problem.directions = static_cast<int>(directions);
   problem.hidden = hidden;
   problem.sequence = {steps, batch, inputs, nullptr, Layout::TimeMajor};
-  return is_kept_in_training(problem);
+  return is_kept_in_training(problem, saves);
 }
 
 }  // namespace

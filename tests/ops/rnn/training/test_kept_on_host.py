@@ -17,27 +17,35 @@ CELLS = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
-@pytest.fixture(scope="module")
-def ratios() -> dict[bool, list[float]]:
+def ratios(file: str, calls: str) -> dict[bool, list[float]]:
     """Upstream's time over ours of the measured calls; of those that are kept, and of the others."""
-    path = ROOT / "docs" / "benchmarks" / "sweeps" / "rnn_short-h200.json"
+    path = ROOT / "docs" / "benchmarks" / "sweeps" / f"{file}.json"
     found: dict[bool, list[float]] = {False: [], True: []}
     ops: Any = load()
-    for cell, dtype, *sizes, upstream, ours in json.loads(path.read_text())["padded"]:
-        found[ops.is_kept(CELLS[cell], DTYPES[dtype], *sizes)].append(upstream / ours)
+    for cell, dtype, *sizes in json.loads(path.read_text())[calls]:
+        layer, saves, (upstream, ours) = sizes[:6], sizes[6:-2], sizes[-2:]
+        kept = ops.is_kept(CELLS[cell], DTYPES[dtype], *layer, bool(saves and saves[0]))
+        found[kept].append(upstream / ours)
     return found
 
 
-def test_what_is_left_to_us_is_faster(ratios: dict[bool, list[float]]) -> None:
-    """But for single steps of few rows, which are left to us because of what their launches take."""
-    ours = ratios[False]
-    assert len(ours) > 3150
+def test_few_steps_and_large_layers() -> None:
+    """Left to us is what is faster, but for single steps of few rows, because of what their launches take."""
+    found = ratios("rnn_short-h200", "padded")
+    ours, kept = found[False], found[True]
+    assert len(ours) > 2500
     assert min(ours) > 0.7
     assert sum(ratio < 0.98 for ratio in ours) < 0.01 * len(ours)
+    assert sum(ratio < 0.98 for ratio in kept) > 0.6 * len(kept)
+    assert sum(ratio > 1.1 for ratio in kept) < 0.22 * len(kept)
 
 
-def test_what_is_kept_is_not(ratios: dict[bool, list[float]]) -> None:
-    """Most of them lose, and few that win by much are given away."""
-    kept = ratios[True]
+def test_small_layers() -> None:
+    """Of five steps and more: those that cuDNN keeps on the chip; half of what is kept loses by much."""
+    found = ratios("rnn_small-h200", "small")
+    ours, kept = found[False], found[True]
+    assert len(ours) > 5000
+    assert min(ours) > 0.9
+    assert sum(ratio < 0.98 for ratio in ours) < 0.005 * len(ours)
     assert sum(ratio < 0.98 for ratio in kept) > 0.6 * len(kept)
     assert sum(ratio > 1.1 for ratio in kept) < 0.2 * len(kept)

@@ -15,6 +15,7 @@ from ops.rnn.cases import (
     DTYPES,
     GRU,
     LSTM,
+    TANH,
     ask_layer,
     documented,
     flattened,
@@ -200,14 +201,53 @@ def test_small_layers() -> None:
         for steps in (1, 5, 65):
             kept = steps > 1 and dtype != torch.bfloat16
             assert ask_layer(train=True, steps=steps, dtype=dtype) == (KEPT if kept else "")
-            assert ask_layer(train=True, steps=steps, dtype=dtype, bidirectional=True) == "", "both at once"
+            both = {"train": True, "dtype": dtype, "bidirectional": True, "hidden": 32}
+            assert ask_layer(**both, steps=steps) == "", "both at once"
             assert ask_layer(steps=steps, dtype=dtype) == "", "in inference"
     lengths: dict[str, Any] = {"input": meta(130, 6), "batch_sizes": [2] * 65}
     assert ask_layer(train=True, **lengths) == "", "upstream runs a packed sequence step by step"
 
 
+def with_gradients(
+    *, steps: int, batch: int, inputs: int, dtype: torch.dtype = torch.float32, **case: Any
+) -> str:
+    """What the rule answers about a layer whose input wants a gradient."""
+    x = torch.empty(steps, batch, inputs, device="meta", dtype=dtype, requires_grad=True)
+    sizes: dict[str, Any] = {"steps": steps, "batch": batch, "inputs": inputs, "dtype": dtype}
+    return ask_layer(train=True, **sizes, **case, input=x)
+
+
+def test_launches_decide_outside_a_graph_with_gradients() -> None:
+    """Up to 200 steps of all layers, and 12 million multiply-adds a multiprocessor."""
+    small: dict[str, Any] = {"batch": 2, "inputs": 8, "hidden": 64}
+    for steps, layers in ((200, 1), (100, 2)):
+        assert with_gradients(steps=steps, layers=layers, **small) == KEPT
+        assert with_gradients(steps=steps, layers=layers, **small, captured=False) == ""
+        assert with_gradients(steps=steps + 1, layers=layers, **small, captured=False) == KEPT
+    # 4 * 96 * (400 + 96) weights, 80 steps: 15.2 million multiply-adds a row.
+    wide: dict[str, Any] = {"steps": 80, "inputs": 400, "hidden": 96, "mode": LSTM, "dtype": torch.float16}
+    assert with_gradients(**wide, batch=103) == KEPT
+    assert with_gradients(**wide, batch=103, captured=False) == ""
+    assert with_gradients(**wide, batch=104, captured=False) == KEPT
+
+
+def test_what_cudnn_keeps_on_the_chip_is_judged_anew_with_gradients() -> None:
+    """A small layer of many rows is ours then; few steps and cuDNN's kernel of large layers are not."""
+    on_chip = "layer that cuDNN keeps on the chip"
+    many: dict[str, Any] = {"batch": 500, "inputs": 8, "hidden": 56, "mode": LSTM}
+    assert ask_layer(train=True, steps=300, **many) == on_chip
+    assert with_gradients(steps=300, **many) == ""
+    assert with_gradients(steps=5, **many | {"batch": 24}) == KEPT
+    assert with_gradients(steps=4, **many) == documented("layer that cuDNN keeps on the chip")
+    large: dict[str, Any] = {"batch": 16, "inputs": 1024, "hidden": 1024, "mode": LSTM}
+    assert with_gradients(steps=100, **large, dtype=torch.float16) == on_chip
+    assert with_gradients(steps=100, **large, dtype=torch.bfloat16) == ""
+    tanh: dict[str, Any] = {"steps": 70, "batch": 256, "inputs": 64, "mode": TANH, "dtype": torch.float16}
+    assert with_gradients(**tanh, hidden=256) == on_chip, "larger than what was measured in training"
+
+
 def test_launches_decide_outside_a_graph() -> None:
-    """Up to 40 steps of all layers, and 6 million multiply-adds a multiprocessor."""
+    """Without gradients up to 40 steps of all layers, and 6 million multiply-adds a multiprocessor."""
     step: dict[str, Any] = {"train": True, "steps": 1, "hidden": 256, "mode": LSTM, "dtype": torch.bfloat16}
     small: dict[str, Any] = {"train": True, "inputs": 8, "hidden": 64}
     for kept in (step | {"inputs": 300}, step | {"layers": 2}, small | {"steps": 40}):
