@@ -47,20 +47,22 @@ def no_less_accurate(
     """The mean error is at most 1.5 times upstream's, and so is the largest, but for the order of sums.
 
     Sums of so many terms differ by it, in a random walk of roundings of terms: the largest of many elements
-    is chance, and so is the mean of few, which in TF32 may be four times upstream's. Of a ReLU only the mean
+    is chance, 2.5 times upstream's at most where terms are rounded to TF32, and so is the mean of few, which
+    in TF32 may be four times upstream's. Of a ReLU only the mean
     is compared, and to four times upstream's:
     where a sum rounds to the other side of zero a whole term comes or goes, upstream's as well as ours, and
     with a state of 16 bits at each step more often.
     """
-    few_in_tf32 = exact.numel() < MANY and ours.dtype == torch.float32 and torch.backends.cudnn.allow_tf32
-    factor = 4.0 if cell == "relu" or few_in_tf32 else 1.5
+    tf32 = ours.dtype == torch.float32 and torch.backends.cudnn.allow_tf32
+    factor = 4.0 if cell == "relu" or (tf32 and exact.numel() < MANY) else 1.5
     assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype
     scale = max(1.0, exact.abs().max().item())
     walk = floor * scale * math.sqrt(max(terms, 4))  # one term's gradient is rounded, and what makes it is
     measures = [(torch.mean, floor * scale if exact.numel() >= MANY else walk), (torch.max, walk)]
     for measure, least in measures[: 1 if cell == "relu" else 2]:
         mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
-        assert mine <= factor * upstreams + least, (measure.__name__, mine, upstreams)
+        most = max(factor, 2.5) if tf32 and measure is torch.max else factor
+        assert mine <= most * upstreams + least, (measure.__name__, mine, upstreams)
 
 
 def compare(
