@@ -7,12 +7,13 @@ GPU.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-import aten_ext  # noqa: F401 (its operators)
+import aten_ext
 from device_on_host import library
 from gpus import GPUS, Gpu, lacks, pretended
 from ops.linear.cases import meta
@@ -117,3 +118,19 @@ def test_tiles_by_hand(dtype: torch.dtype, groups: int, splits: int) -> None:
     mat1, mat2 = operands((11, 70, 2056), dtype, transposed=True)
     result = mm(mat1, mat2, tiles=[groups, splits, 0])
     assert_close(result, reference(None, mat1, mat2, 1, 0, ""), 2056)
+
+
+def test_the_plan_in_words() -> None:
+    """What ``explain`` says: tiles, blocks of a tile in the singular and the plural, and whose figures chose."""
+    said = set()
+    for m, n, k in [(1, 64, 64), (3, 512, 2048), (32, 512, 512)]:
+        answer = aten_ext.explain("mm", meta(m, k), meta(n, k).t(), key="CUDA")
+        found = re.fullmatch(r"few rows: tiles of (\d+) x (\d+), (\d+) (blocks?) a tile; (.+)", answer.plan)
+        assert found is not None, answer.plan
+        rows, columns, blocks, word, figures = found.groups()
+        assert int(rows) >= m and int(columns) > 0 and (word == "block") == (blocks == "1")
+        assert figures
+        said.add(word)
+    assert said == {"block", "blocks"}
+    many = aten_ext.explain("addmm", meta(64), meta(128, 64), meta(64, 64).t(), key="CUDA")
+    assert many.plan == "cuBLASLt with an algorithm that is remembered"
