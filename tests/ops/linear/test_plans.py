@@ -121,7 +121,7 @@ def test_tiles_by_hand(dtype: torch.dtype, groups: int, splits: int) -> None:
 
 
 def test_the_plan_in_words() -> None:
-    """What ``explain`` says: tiles, blocks of a tile in the singular and the plural, and whose figures chose."""
+    """What ``explain`` says: tiles, block or blocks of a tile, and whose figures chose."""
     said = set()
     for m, n, k in [(1, 64, 64), (3, 512, 2048), (32, 512, 512)]:
         answer = aten_ext.explain("mm", meta(m, k), meta(n, k).t(), key="CUDA")
@@ -132,5 +132,6 @@ def test_the_plan_in_words() -> None:
         assert figures
         said.add(word)
     assert said == {"block", "blocks"}
-    many = aten_ext.explain("addmm", meta(64), meta(128, 64), meta(64, 64).t(), key="CUDA")
+    many_rows = [meta(*shape, dtype=torch.bfloat16) for shape in ((64,), (128, 64), (64, 64))]
+    many = aten_ext.explain("addmm", *many_rows[:2], many_rows[2].t(), key="CUDA")
     assert many.plan == "cuBLASLt with an algorithm that is remembered"
