@@ -103,7 +103,9 @@ class Linear:
         And the result is about as close to float64 as upstream.
 
         Its error (2-norm) is at most 1.25 times upstream's, or half a unit in the last place of the
-        result's: what correct rounding costs, below which a sum of few terms may lie by luck.
+        result's: what correct rounding costs, below which a sum of few terms may lie by luck. Results
+        are about 1 times alpha, so a few roundings of that in fp32 are added: of a result of one element
+        upstream's error is chance, and 8 % of such products would fail without it.
         """
         aten_ext.reset_counts()
         ours = self.call(name)
@@ -118,7 +120,8 @@ class Linear:
         exact = self.exact(name)
         error, upstream = ((result.double() - exact).norm() for result in (ours, theirs))
         allowance = torch.finfo(self.dtype).eps / 2 * exact.norm()
-        assert error <= 1.25 * upstream + allowance, f"{name}: {error:.3g}, upstream {upstream:.3g}"
+        chance = 3 * torch.finfo(torch.float32).eps / 2 * max(1.0, abs(self.alpha))
+        assert error <= 1.25 * upstream + allowance + chance, f"{name}: {error:.3g}, upstream {upstream:.3g}"
 
 
 def route(name: str, *args: Any, **kwargs: Any) -> str:
