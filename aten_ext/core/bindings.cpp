@@ -147,6 +147,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   });
   m.def("start_shadow",
         [](double rate, bool keep_upstream) { return watch().start_shadow(rate, keep_upstream); });
+  m.def("is_watched", [] { return watch().bits.load(std::memory_order_relaxed) != 0; });
   // Without the GIL: all of them may wait for the GPU.
   m.def(
       "stop_watching", [](uint64_t session) { watch().stop(session); },

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import aten_ext
+from aten_ext import _C
 from ops.optimizer.adam_reference import call, make_state
 
 NOT_FLOAT = "step that is not one float32 on the parameters' device"
@@ -22,6 +23,22 @@ def declined(device: str = "cpu") -> None:
     state = make_state([(4,)], device=device)
     state.steps = [step.double() for step in state.steps]
     call("_fused_adamw_", state)
+
+
+def test_nobody_watches_afterwards() -> None:
+    """What a session costs each call ends with the last of them."""
+    assert not _C.is_watched()
+    with aten_ext.trace_calls(), aten_ext.trace_calls(sites=True):
+        assert _C.is_watched()
+    assert not _C.is_watched()
+    with aten_ext.shadow():
+        assert _C.is_watched()
+    assert not _C.is_watched()
+    aten_ext.enable_report(sample_every=3)
+    assert _C.is_watched()
+    aten_ext.enable_report()
+    aten_ext.disable_report()
+    assert not _C.is_watched()
 
 
 def test_routes_reasons_and_counts(device: str) -> None:

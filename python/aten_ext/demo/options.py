@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aten_ext._cli import CommandError
 
@@ -12,8 +12,16 @@ if TYPE_CHECKING:
     import torch
 
 
-WORDS = {"cpu": 16_000, "cuda": 40_000}
-"""By kind of device: about three minutes on two slow cores."""
+class Sizes(NamedTuple):
+    """What depends on the kind of device."""
+
+    words: int
+    batch_size: int
+    hidden: int
+
+
+SIZES = {"cpu": Sizes(16_000, 16, 128), "cuda": Sizes(40_000, 64, 256)}
+"""About three minutes on two slow cores. In larger layers matrix products take most of the time there."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +29,10 @@ class Options:
     """What to train. ``device`` is canonical: ``cpu``, or ``cuda:N`` with a device that is there."""
 
     device: str = "cpu"
-    words: int = WORDS["cpu"]
+    words: int = SIZES["cpu"].words
     epochs: int = 3
-    batch_size: int = 64
-    hidden: int = 256
+    batch_size: int = SIZES["cpu"].batch_size
+    hidden: int = SIZES["cpu"].hidden
     seed: int = 0
 
     @property
@@ -38,21 +46,20 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options. They stay text here: :func:`read` can say in one line what is wrong with them."""
     default = Options()
-    words = ", ".join(f"{count} on {kind}" for kind, count in WORDS.items())
-    parser.add_argument(
-        "--words",
-        metavar="N",
-        help="words to draw from the dictionary; one in twenty, at most 2000, is held out "
-        f"(default: {words})",
-    )
+    for name, what in (
+        ("words", "words to draw from the dictionary; one in twenty, at most 2000, is held out"),
+        ("batch-size", "words in a batch"),
+        ("hidden", "size of the GRU states"),
+    ):
+        values = ((getattr(sizes, name.replace("-", "_")), kind) for kind, sizes in SIZES.items())
+        text = ", ".join(f"{value} on {kind}" for value, kind in values)
+        parser.add_argument(f"--{name}", metavar="N", help=f"{what} (default: {text})")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is a GPU)")
     for name, what in (
         ("epochs", "how often to go through the training words"),
-        ("batch-size", "words in a batch"),
-        ("hidden", "size of the GRU states"),
         ("seed", "decides words, initial weights and order"),
     ):
-        value = getattr(default, name.replace("-", "_"))
+        value = getattr(default, name)
         parser.add_argument(f"--{name}", default=str(value), metavar="N", help=f"{what} (default: {value})")
     parser.add_argument(
         "--output", default="demo_output", metavar="FOLDER", help="for the results (default: ./demo_output)"
@@ -66,12 +73,16 @@ def read(arguments: argparse.Namespace) -> Options:
         CommandError: an option is no integer or out of range, or the device is not there.
     """
     device = _device(arguments.device)
-    words = WORDS[device.partition(":")[0]] if arguments.words is None else arguments.words
+    sizes = SIZES[device.partition(":")[0]]
+    words, batch_size, hidden = (
+        str(value) if given is None else given
+        for given, value in zip((arguments.words, arguments.batch_size, arguments.hidden), sizes, strict=True)
+    )
     return Options(
-        words=_integer("--words", str(words), at_least=2),
+        words=_integer("--words", words, at_least=2),
         epochs=_integer("--epochs", arguments.epochs),
-        batch_size=_integer("--batch-size", arguments.batch_size),
-        hidden=_integer("--hidden", arguments.hidden, at_most=16_384),
+        batch_size=_integer("--batch-size", batch_size),
+        hidden=_integer("--hidden", hidden, at_most=16_384),
         seed=_integer("--seed", arguments.seed, at_least=0),
         device=device,
     )
