@@ -20,7 +20,7 @@ class Sizes(NamedTuple):
     hidden: int
 
 
-SIZES = {"cpu": Sizes(16_000, 16, 128), "cuda": Sizes(40_000, 64, 256)}
+SIZES = {"cpu": Sizes(24_000, 16, 96), "cuda": Sizes(40_000, 64, 256)}
 """About three minutes on two slow cores. In larger layers matrix products take most of the time there."""
 
 
