@@ -69,6 +69,13 @@ def test_bfloat16() -> None:
     assert (found["ulp"], found["different"], found["absolute"]) == (5, 1, 5 * 2**-6)
 
 
+def test_exponents_without_a_sign() -> None:
+    """Of float8_e8m0fnu all eight bits are the exponent, which goes on above 127."""
+    ours, theirs = (torch.tensor(bits, dtype=torch.uint8) for bits in ([100, 127, 200], [200, 130, 200]))
+    found = compare([ours.view(torch.float8_e8m0fnu)], [theirs.view(torch.float8_e8m0fnu)])
+    assert (found["different"], found["ulp"]) == (2, 100)
+
+
 def test_integers_booleans_and_complex() -> None:
     big = 2**62
     found = compare([torch.tensor([big + 1, 5])], [torch.tensor([big, 5])])
