@@ -1,6 +1,5 @@
 // Layers whose launches take longer than they run: from Python upstream needs 65 us and more for a short
-// layer in inference, 240 in training mode without gradients and 570 with them; ours 26, 60 and 300. Figures:
-// docs/kernels/rnn.md.
+// layer in inference and 570 with gradients; ours 26 and 350. Figures: docs/kernels/rnn.md.
 #pragma once
 
 #include "core/gpu.h"
@@ -9,8 +8,8 @@
 namespace aten_ext::cuda {
 
 // In inference, in training mode without gradients, and with them: steps of all layers, and millions of
-// multiply-adds of all of them for each multiprocessor, up to which ours takes at most 60 and 100 us of an
-// H200's time, and with gradients two fifths of what upstream takes from Python.
+// multiply-adds of all of them for each multiprocessor. Up to the first ours takes at most 60 us of an H200's
+// time, up to the second 300 with a backward, and up to the last two fifths of upstream's time from Python.
 struct LaunchBound {
   double steps;
   double products;

@@ -66,6 +66,12 @@ struct LayersInRanges {
   }
 };
 
+// The layers of so many units.
+constexpr LayersInRanges of_units(Range units, LayersInRanges layers) {
+  layers.units = units;
+  return layers;
+}
+
 template <int kCount>
 bool is_in(const LayersInRanges (&table)[kCount], const RnnProblem& problem) {
   return std::any_of(std::begin(table), std::end(table),
