@@ -244,4 +244,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "if (false) {",
         (f"{_OF_CELLS}::test_autocast_and_less_precision",),
     ),
+    (
+        "rnn on CPU: large cells of bfloat16 are taken",
+        "aten_ext/ops/rnn/cpu/cells.cpp",
+        "products > kManyProducts",
+        "false",
+        ("tests/ops/rnn/cpu/test_cells.py::test_a_large_cell_of_bfloat16",),
+    ),
 )

@@ -127,6 +127,16 @@ def test_declines(op: str, reason: str, changes: dict[str, Any]) -> None:
     assert aten_ext.explain(op, key="CPU", **arguments(op, **changes)).reason == documented(reason)
 
 
+def test_a_large_cell_of_bfloat16() -> None:
+    """3 * 512 * (16 + 512) multiply-adds a row: 0.81 million."""
+    large = documented("large cell of bfloat16")
+    cases = ((123, torch.bfloat16, ""), (124, torch.bfloat16, large), (124, torch.float32, ""))
+    for rows, dtype, reason in cases:
+        of = arguments("gru_cell", rows, 16, 512)
+        of = {name: tensor.to(dtype) for name, tensor in of.items()}
+        assert aten_ext.explain("gru_cell", key="CPU", **of).reason == reason
+
+
 def test_state_of_an_lstm() -> None:
     state = torch.zeros(3, 6)
     for hx in ([state], [state] * 3):
