@@ -347,6 +347,7 @@ def test_tf32_decides_too() -> None:
     large: dict[str, Any] = {"batch": 48, "hidden": 512, "inputs": 1024}
     with tf32_allowed(True):
         assert ask_layer(**large) == "", "of the projection in TF32 as well"
+        assert ask_layer(batch=64, hidden=128, inputs=2048) == "", "beside a recurrence in fp32, too"
         assert ask_layer(**large, dtype=torch.bfloat16) == ""
         assert ask_layer(**large | {"hidden": 1024}) == "", "in TF32 too"
         assert ask_layer(hidden=512, batch=113, inputs=8) == "", "more rows than fp32 has a kernel for"
