@@ -117,7 +117,8 @@ def rule_of_lstms(name: str, *, captured: bool) -> list[str]:
         assert isinstance(layer, torch.nn.LSTM)
         steps, batch, inputs = given[0].shape
         sizes = {"steps": steps, "batch": batch, "inputs": inputs, "hidden": layer.hidden_size}
-        answers.append(ask_layer(**sizes, mode=LSTM, train=True, captured=captured))
+        x = torch.empty(given[0].shape, device="meta", requires_grad=True)
+        answers.append(ask_layer(**sizes, mode=LSTM, train=True, captured=captured, input=x))
 
     for layer in model.modules():
         if isinstance(layer, torch.nn.RNNBase):
