@@ -89,7 +89,7 @@ const char* decline_cell(const CellArguments& a) {
 }
 
 // Multiply-adds of a GRU's cell of bf16 from which it takes as long as its products, which are upstream's
-// too: 0.96 to 1.01 of upstream's speed on three processors.
+// too: 0.96 to 1.01 of upstream's speed on two processors.
 constexpr double kManyProducts = 100e6;
 
 Choice<CpuCellPlan> choose_cell(const CellArguments& a) {

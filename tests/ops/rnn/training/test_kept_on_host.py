@@ -29,23 +29,24 @@ def ratios(file: str, calls: str) -> dict[bool, list[float]]:
     return found
 
 
-def test_few_steps_and_large_layers() -> None:
-    """Left to us is what is faster, but for single steps of few rows, because of what their launches take."""
-    found = ratios("rnn_short-h200", "padded")
+def hold(found: dict[bool, list[float]], *, least: float, losers: float, given_away: float) -> None:
+    """Of what is left to us the least, and how many lose; most of what is kept loses, and few win by much."""
     ours, kept = found[False], found[True]
-    assert len(ours) > 2500
-    assert min(ours) > 0.7
-    assert sum(ratio < 0.98 for ratio in ours) < 0.01 * len(ours)
+    assert min(ours) > least
+    assert sum(ratio < 0.98 for ratio in ours) < losers * len(ours)
     assert sum(ratio < 0.98 for ratio in kept) > 0.6 * len(kept)
-    assert sum(ratio > 1.1 for ratio in kept) < 0.22 * len(kept)
+    assert sum(ratio > 1.1 for ratio in kept) < given_away * len(kept)
+
+
+def test_few_steps_and_large_layers() -> None:
+    """What loses by much is single steps of few rows, left to us because of what their launches take."""
+    found = ratios("rnn_short-h200", "padded")
+    assert len(found[False]) > 2500
+    hold(found, least=0.7, losers=0.01, given_away=0.22)
 
 
 def test_small_layers() -> None:
-    """Of five steps and more: those that cuDNN keeps on the chip; half of what is kept loses by much."""
+    """Of five steps and more, those that cuDNN keeps on the chip."""
     found = ratios("rnn_small-h200", "small")
-    ours, kept = found[False], found[True]
-    assert len(ours) > 5000
-    assert min(ours) > 0.9
-    assert sum(ratio < 0.98 for ratio in ours) < 0.005 * len(ours)
-    assert sum(ratio < 0.98 for ratio in kept) > 0.6 * len(kept)
-    assert sum(ratio > 1.1 for ratio in kept) < 0.2 * len(kept)
+    assert len(found[False]) > 5000
+    hold(found, least=0.9, losers=0.005, given_away=0.2)
