@@ -184,9 +184,10 @@ def no_less_accurate(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tens
     """
     assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype
     floor *= max(1.0, exact.abs().max().item())
-    for measure, most in ((torch.max, 2.5), (torch.mean, 1.5)):
+    chance = 3.0 if exact.numel() < 256 else 1.0  # upstream's largest of few may be small by chance
+    for measure, most, least in ((torch.max, 2.5, chance * floor), (torch.mean, 1.5, floor)):
         mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
-        assert mine <= most * upstreams + floor, (measure.__name__, mine, upstreams)
+        assert mine <= most * upstreams + least, (measure.__name__, mine, upstreams)
 
 
 def peak(call: Callable[[], object]) -> float:
