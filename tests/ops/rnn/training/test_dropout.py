@@ -262,7 +262,7 @@ def test_values_and_gradients(
     others = [*stack.outputs(upstream), *upstream_gradients]
     for a, b, truth in zip(mine, others, [*results, *truths], strict=True):
         exactly = (truth.cuda(), truth.cuda())
-        no_less_accurate(a.detach(), b.detach(), exactly, FLOOR[dtype], terms)
+        no_less_accurate(a.detach(), b.detach(), exactly, FLOOR[dtype], terms, stack.hidden)
 
 
 @pytest.mark.gpu

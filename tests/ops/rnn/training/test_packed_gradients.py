@@ -86,11 +86,11 @@ def check(
             for y in outputs:
                 exact.append(relu_gradients(twin, x, states, [*grads], y))
             exact = exact or [gradients(twin, x, states, grads)] * 2
-    jumps = cell == "relu" and not relu
+    jumps, terms = cell == "relu" and not relu, max(sum(lengths), hidden, inputs)
     for mine, upstreams, *truth in zip(ours, theirs, *exact, strict=True):
         assert torch.equal(mine.isfinite(), upstreams.isfinite())
         pair = (truth[0], truth[1])
-        no_less_accurate(mine, upstreams, pair, FLOOR[dtype], max(sum(lengths), hidden), jumps=jumps)
+        no_less_accurate(mine, upstreams, pair, FLOOR[dtype], terms, hidden, jumps=jumps)
     return True
 
 
