@@ -39,6 +39,7 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     ("fused", lambda: [meta(4, 1).expand(4, 9), meta(4, 9, dtype=torch.float64)], 1),
     (CONVERTED, lambda: [meta(2048, 1).expand(2048, 2048), meta(2048, 2048, dtype=torch.float64)], 1),
     (CONVERTED, lambda: [meta(2048, 2048).t(), meta(2048, 2048, dtype=torch.float64)], 1),
+    (CONVERTED, lambda: [meta(4096, 3000).t(), meta(3000, 4096, dtype=torch.float64)], 1),
     (CONVERTED, lambda: [meta(1, 4096).expand(256, 4096), *[meta(256, 4096).half()] * 8], 0),
     ("fused", lambda: [meta(1, 4095).expand(256, 4095), *[meta(256, 4095).half()] * 8], 0),
     ("fused", lambda: [meta(2048, 2048).t(), meta(2047, 2048, dtype=torch.float64)], 0),

@@ -57,8 +57,8 @@ def no_less_accurate(
     """The mean error is at most 1.5 times upstream's, and the largest, which is chance, 2.5 times.
 
     Sums of so many terms differ by their order, in a random walk of roundings of terms, which is allowed for
-    the largest. Few elements, or those that few units make, are chance, upstream's as well: 2.5 times its mean
-    error, in TF32 4 times, and three deviations of that walk.
+    the largest. Few elements, or those that few units make, are chance, upstream's as well: 2.5 times its
+    mean error, in TF32 4 times, and three times that walk.
 
     Args:
         ours: what the fused kernels gave.
