@@ -15,6 +15,8 @@ from paths import DOCS
 DOCUMENTATION = (DOCS / "overrides.md").read_text()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 FLOOR = {torch.float32: 1e-7, torch.float16: 2.5e-4, torch.bfloat16: 2e-3}
+MANY = 256
+"""Elements of which the mean error is no chance."""
 RELU, TANH, LSTM, GRU = range(4)
 CELLS = {"relu": RELU, "tanh": TANH, "lstm": LSTM, "gru": GRU}
 """Names of PyTorch's modes."""
@@ -184,7 +186,7 @@ def no_less_accurate(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tens
     """
     assert ours.shape == theirs.shape and ours.stride() == theirs.stride() and ours.dtype == theirs.dtype
     floor *= max(1.0, exact.abs().max().item())
-    chance = 3.0 if exact.numel() < 256 else 1.0  # upstream's largest of few may be small by chance
+    chance = 3.0 if exact.numel() < MANY else 1.0  # upstream's largest of few may be small by chance
     for measure, most, least in ((torch.max, 2.5, chance * floor), (torch.mean, 1.5, floor)):
         mine, upstreams = (measure((t.double() - exact).abs()).item() for t in (ours, theirs))
         assert mine <= most * upstreams + least, (measure.__name__, mine, upstreams)

@@ -43,7 +43,6 @@ constexpr LayersInRanges kKeptOfComputing[] = {
     {kGru, kFp32, kTwo, kAny, {5, 10}, at_most(31), {24, 70}},
     {kGru, kFp16, kOne, kAny, kFromFive, at_most(128), at_most(350), at_most(14500)},
     {kGru, kFp16, kOne, kAny, kFromFive, at_most(128), at_most(91)},
-    {kGru, kFp16, kOne, kAny, kFromFive, at_most(7), at_most(350)},
     {kGru, kFp16, kTwo, kAny, {5, 42}, at_most(140), kAny, at_least(50)},
     {kGru, kFp16, kTwo, kAny, {43, 80}, at_most(30)},
     {kLstm, kFp16, kOne, kAny, kFromFive, at_most(98)},
