@@ -136,7 +136,7 @@ at::Tensor new_output(const RnnPlan& plan, const at::Tensor& reserve, int64_t la
   if (!problem.train || layer == problem.layers - 1) {
     return at::empty(sizes, options);
   }
-  c10::SmallVector<int64_t, 3> strides(sizes.size(), 1);
+  std::vector<int64_t> strides(sizes.size(), 1);
   for (size_t d = sizes.size() - 1; d-- > 0;) {
     strides[d] = strides[d + 1] * sizes[d + 1];
   }
@@ -156,7 +156,7 @@ struct LayerCall {
   at::Tensor input[2];  // by direction: [steps, batch, features]; one tensor, unless packed or dropped
   at::Tensor hx, hy;
   at::Tensor cx, cy;  // of an LSTM; without cx it is zero
-  at::Tensor y;       // [steps, batch, directions * hidden]
+  at::Tensor y;       // [steps, batch, directions * hidden], packed [rows, directions * hidden]
   cudaStream_t stream;
   const PackedMetadata* packed;  // or nullptr
   at::Tensor reserve;            // what a backward needs; in inference empty
@@ -179,10 +179,6 @@ struct LayerCall {
     return plan.saves ? static_cast<char*>(reserve.mutable_data_ptr()) +
                             Reserve(problem(), true).coefficients_offset(index, direction)
                       : nullptr;
-  }
-  // The columns of y that are a direction's.
-  char* columns_of_y(int64_t direction) const {
-    return static_cast<char*>(y.mutable_data_ptr()) + direction * problem().hidden * y.element_size();
   }
 };
 
@@ -246,15 +242,104 @@ Rows rows_of_chunk(const LayerCall& layer, int64_t direction, int64_t first, int
   return as_rows(input.narrow(0, direction == 0 ? first : all - first - steps, steps), Layout::TimeMajor);
 }
 
+// The columns of an output that are a direction's.
+char* columns_of(const LayerCall& layer, const at::Tensor& y, int64_t direction) {
+  return static_cast<char*>(y.mutable_data_ptr()) + direction * layer.problem().hidden * y.element_size();
+}
+
+// Of a packed sequence: a chunk of its input, for each direction, and of what a layer puts out, padded.
+class PaddedChunk {
+ public:
+  explicit PaddedChunk(const LayerCall& layer) : layer_(layer) {
+    const RnnProblem& problem = layer.problem();
+    const int64_t rows = layer.plan.chunk * problem.sequence.batch;
+    x_[0] = layer.input[0].stride(1) == 1 ? layer.input[0] : layer.input[0].contiguous();
+    x_[1] = layer.has_two_inputs() ? layer.input[1] : x_[0];  // what dropout left is contiguous
+    apart_ = round_up(rows * features(), int64_t{128});  // so that each begins at a multiple of 256 bytes
+    input_ = at::empty({problem.directions, apart_}, x_[0].options());
+    y_ = at::empty({layer.plan.chunk, problem.sequence.batch, problem.directions * problem.hidden},
+                   x_[0].options());
+  }
+
+  const at::Tensor& y() const {
+    return y_;
+  }
+  // From one direction's input to the other's, in elements.
+  int64_t apart() const {
+    return apart_;
+  }
+  // The steps from `first` on, in the order of each direction.
+  cudaError_t pad(int64_t first, int64_t steps) {
+    first_ = first;
+    steps_ = steps;
+    return launch_pad(layer_.packed->rows,
+                      {{x_[0].const_data_ptr(), x_[1].const_data_ptr()},
+                       x_[0].stride(0),
+                       input_.mutable_data_ptr(),
+                       apart_,
+                       features(),
+                       static_cast<int>(y_.element_size()),
+                       layer_.problem().directions,
+                       {time(0), time(1)},
+                       static_cast<int>(steps)},
+                      layer_.stream);
+  }
+  Rows rows(int64_t direction) const {
+    const int64_t batch = layer_.problem().sequence.batch;
+    const at::Tensor elements = input_.select(0, direction).narrow(0, 0, steps_ * batch * features());
+    return {elements.view({steps_ * batch, features()}), batch, 1};
+  }
+  // To the layer's output, and its part of hy.
+  cudaError_t pack() const {
+    const RnnProblem& problem = layer_.problem();
+    return launch_pack(layer_.packed->rows,
+                       {y_.const_data_ptr(),
+                        layer_.y.mutable_data_ptr(),
+                        layer_.hy.select(0, layer_.index_of(0)).mutable_data_ptr(),
+                        problem.hidden,
+                        static_cast<int>(y_.element_size()),
+                        problem.directions,
+                        {time(0), time(1)},
+                        static_cast<int>(steps_)},
+                       layer_.stream);
+  }
+
+ private:
+  int64_t features() const {
+    return x_[0].size(1);
+  }
+  int time(int direction) const {
+    return static_cast<int>(direction == 0 ? first_ : layer_.problem().sequence.steps - first_ - steps_);
+  }
+
+  const LayerCall& layer_;
+  at::Tensor x_[2];
+  at::Tensor input_, y_;
+  int64_t apart_;
+  int64_t first_ = 0;
+  int64_t steps_ = 0;
+};
+
 // Of a packed sequence: what its backward reads where there is no row.
 cudaError_t pass_where_no_row_is(const LayerCall& layer) {
   const RnnProblem& problem = layer.problem();
-  cudaError_t error = cudaSuccess;
-  for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
-    error = launch_pass_coefficients(layer.packed->rows, layer.coefficients(d), problem.dtype, problem.cell,
-                                     0, problem.sequence.steps, problem.hidden, d, layer.stream);
+  PassRows pass{{}, {}, static_cast<int>(problem.sequence.steps), problem.hidden, problem.directions};
+  for (int d = 0; d < problem.directions; ++d) {
+    pass.coefficients[d] = layer.coefficients(d);
   }
-  return error;
+  return launch_pass_coefficients(layer.packed->rows, pass, problem.dtype, problem.cell, layer.stream);
+}
+
+// Of a packed sequence, so many steps of its projections from `first` on in each direction's order.
+cudaError_t hold_where_no_row_is(const LayerCall& layer, const float* const (&projected)[2], int64_t first,
+                                 int64_t steps) {
+  const RnnProblem& problem = layer.problem();
+  HoldRows hold{{}, {}, static_cast<int>(steps), problem.hidden, problem.directions};
+  for (int d = 0; d < problem.directions; ++d) {
+    hold.projection[d] = const_cast<float*>(projected[d]);
+    hold.first[d] = static_cast<int>(d == 0 ? first : problem.sequence.steps - first - steps);
+  }
+  return launch_hold(layer.packed->rows, hold, layer.stream);
 }
 
 // The projections of all directions, then one launch: for all steps, or for one chunk of them after the
@@ -270,10 +355,16 @@ cudaError_t run_recurrence(const LayerCall& layer) {
   p.batch = static_cast<int>(problem.sequence.batch);
   p.hidden = static_cast<int>(problem.hidden);
   p.plan = layer.plan.recurrence;
-  p.y_step = layer.y.stride(0);
-  p.y_row = layer.y.stride(1);
+  std::optional<PaddedChunk> padded;
+  if (layer.packed != nullptr) {
+    padded.emplace(layer);
+  }
+  const at::Tensor& y = padded.has_value() ? padded->y() : layer.y;
+  p.y_step = y.stride(0);
+  p.y_row = y.stride(1);
   const int64_t gates = problem.gates() * problem.hidden;
-  InputProjection projection{{}, {}, p.directions, all * p.batch, layer.plan.tf32};
+  const int64_t rows_stride = padded.has_value() ? padded->apart() : 0;
+  InputProjection projection{{}, {}, p.directions, all * p.batch, rows_stride, layer.plan.tf32};
   for (int64_t direction = 0; direction < p.directions; ++direction) {
     const Weights weights = layer.weights(direction);
     projection.w[direction] = weights.w_ih;
@@ -293,35 +384,43 @@ cudaError_t run_recurrence(const LayerCall& layer) {
   for (int64_t first = 0; first < all; first += chunk, before = std::move(after)) {
     p.steps = std::min(chunk, all - first);
     const bool last = first + p.steps == all;
-    if (!last) {
+    if (!last || padded.has_value()) {  // hy of a packed sequence is packed with its output
       after.emplace(layer);
     }
-    const Rows rows = rows_of_chunk(layer, 0, first, p.steps);
+    if (padded.has_value()) {
+      if (const cudaError_t error = padded->pad(first, p.steps); error != cudaSuccess) {
+        return error;
+      }
+    }
+    const auto rows_of = [&](int64_t direction) {
+      return padded.has_value() ? padded->rows(direction) : rows_of_chunk(layer, direction, first, p.steps);
+    };
+    const Rows rows = rows_of(0);
     projection.rows[0] = rows.matrix;
-    const bool same_rows = p.directions == 1 || (p.steps == all && !layer.has_two_inputs());
-    projection.rows[1] = same_rows ? rows.matrix : rows_of_chunk(layer, 1, first, p.steps).matrix;
+    const bool same_rows =
+        p.directions == 1 || (p.steps == all && !padded.has_value() && !layer.has_two_inputs());
+    projection.rows[1] = same_rows ? rows.matrix : rows_of(1).matrix;
     p.projection_step = rows.step * gates;
     p.projection_row = rows.row * gates;
     const float* projected[2] = {};
     if (!project_input(projection, memory, projected, layer.stream)) {
       return cudaErrorNotSupported;
     }
+    if (layer.packed != nullptr && layer.cy.defined()) {
+      const cudaError_t error = hold_where_no_row_is(layer, projected, first, p.steps);
+      if (error != cudaSuccess) {
+        return error;
+      }
+    }
     for (int64_t direction = 0; direction < p.directions; ++direction) {
       const int64_t index = layer.index_of(direction);
       const int64_t time = direction == 0 ? first : all - first - p.steps;
       RecurrenceDirection& d = p.direction[direction];
       d.projection = projected[direction];
-      if (layer.packed != nullptr && layer.cy.defined()) {
-        const cudaError_t error =
-            launch_hold(layer.packed->rows, const_cast<float*>(projected[direction]), static_cast<int>(time),
-                        static_cast<int>(p.steps), problem.hidden, static_cast<int>(direction), layer.stream);
-        if (error != cudaSuccess) {
-          return error;
-        }
-      }
       d.h0 = first == 0 ? layer.hx.select(0, index).const_data_ptr() : before->h.of(direction);
       d.h0_fp32 = first == 0 ? nullptr : before->h.fp32_of(direction);
-      d.hy = last ? layer.hy.select(0, index).mutable_data_ptr() : after->h.of(direction);
+      d.hy =
+          last && !padded.has_value() ? layer.hy.select(0, index).mutable_data_ptr() : after->h.of(direction);
       d.hy_fp32 = last ? nullptr : after->h.fp32_of(direction);
       if (layer.cy.defined()) {
         const bool given = layer.cx.defined();
@@ -332,7 +431,8 @@ cudaError_t run_recurrence(const LayerCall& layer) {
         d.cy = last ? layer.cy.select(0, index).mutable_data_ptr() : after->c->of(direction);
         d.cy_fp32 = last ? nullptr : after->c->fp32_of(direction);
       }
-      d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
+      const int64_t of_y = padded.has_value() ? 0 : time;  // where its first step is
+      d.y = columns_of(layer, y, direction) + of_y * y.stride(0) * y.element_size();
       if (layer.plan.saves) {
         d.coefficients = layer.coefficients(direction) + time * p.batch * coefficients_of(problem.cell) *
                                                              problem.hidden * layer.y.element_size();
@@ -343,6 +443,11 @@ cudaError_t run_recurrence(const LayerCall& layer) {
     }
     if (const cudaError_t error = launch_recurrence(p, layer.stream); error != cudaSuccess) {
       return error;
+    }
+    if (padded.has_value()) {
+      if (const cudaError_t error = padded->pack(); error != cudaSuccess) {
+        return error;
+      }
     }
   }
   return layer.packed != nullptr && layer.plan.saves ? pass_where_no_row_is(layer) : cudaSuccess;
@@ -403,7 +508,7 @@ cudaError_t run_steps(const LayerCall& layer) {
       c.cy_fp32 = carried.defined() ? carried.select(0, direction).mutable_data_ptr<float>() : nullptr;
       const at::Tensor& of = x[direction];
       d.x = static_cast<const char*>(of.const_data_ptr()) + time * of.stride(0) * of.element_size();
-      d.y = layer.columns_of_y(direction) + time * layer.y.stride(0) * layer.y.element_size();
+      d.y = columns_of(layer, layer.y, direction) + time * layer.y.stride(0) * layer.y.element_size();
     }
     if (const cudaError_t error = launch_cell(p, layer.plan.step[layer.index > 0], layer.stream);
         error != cudaSuccess) {
@@ -414,57 +519,21 @@ cudaError_t run_steps(const LayerCall& layer) {
   return cudaSuccess;
 }
 
-// A layer's input padded, for each direction. `x`: packed rows.
-cudaError_t pad_input(LayerCall& layer, const at::Tensor (&x)[2]) {
-  const PackedRows& rows = layer.packed->rows;
-  layer.layout = Layout::TimeMajor;
-  at::Tensor from;
-  for (int direction = 0; direction < layer.problem().directions; ++direction) {
-    if (direction == 0 || !x[1].is_same(x[0])) {
-      from = x[direction].stride(1) == 1 ? x[direction] : x[direction].contiguous();
-    }
-    at::Tensor& to = layer.input[direction];
-    to = at::empty({rows.steps, rows.batch, from.size(1)}, from.options());
-    const cudaError_t error =
-        launch_pad(rows, from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), from.size(1),
-                   static_cast<int>(from.element_size()), direction, layer.stream);
-    if (error != cudaSuccess) {
-      return error;
-    }
-  }
-  return cudaSuccess;
-}
-
-// A layer's y as packed rows, and its part of hy.
-cudaError_t pack_output(LayerCall& layer, int64_t rows) {
-  const RnnProblem& problem = layer.problem();
-  const at::Tensor padded = std::move(layer.y);
-  layer.y = new_output(layer.plan, layer.reserve, layer.index, {rows, problem.directions * problem.hidden},
-                       padded.options());
-  return launch_pack(layer.packed->rows, padded.const_data_ptr(), layer.y.mutable_data_ptr(),
-                     layer.hy.select(0, layer.index_of(0)).mutable_data_ptr(), problem.hidden,
-                     problem.directions, static_cast<int>(padded.element_size()), layer.stream);
-}
-
 // `x`: by direction.
 cudaError_t run_layer(LayerCall& layer, const at::Tensor (&x)[2]) {
   const RnnProblem& problem = layer.problem();
-  const int64_t sizes[] = {problem.sequence.steps, problem.sequence.batch,
-                           problem.directions * problem.hidden};
-  if (layer.packed != nullptr) {
-    if (const cudaError_t error = pad_input(layer, x); error != cudaSuccess) {
-      return error;
-    }
-    layer.y = at::empty(sizes, x[0].options());
-  } else {
-    layer.input[0] = x[0];
-    layer.input[1] = x[1];
-    layer.y = new_output(layer.plan, layer.reserve, layer.index, sizes, x[0].options());
-  }
+  const int64_t width = problem.directions * problem.hidden;
+  const int64_t padded[] = {problem.sequence.steps, problem.sequence.batch, width};
+  const int64_t packed[] = {x[0].size(0), width};
+  layer.input[0] = x[0];
+  layer.input[1] = x[1];
+  layer.y =
+      new_output(layer.plan, layer.reserve, layer.index,
+                 layer.packed != nullptr ? at::IntArrayRef(packed) : at::IntArrayRef(padded), x[0].options());
   const cudaError_t error = layer.plan.route == Route::Recurrence ? run_recurrence(layer) : run_steps(layer);
   layer.input[0].reset();
   layer.input[1].reset();
-  return error == cudaSuccess && layer.packed != nullptr ? pack_output(layer, x[0].size(0)) : error;
+  return error;
 }
 
 // What the next layer reads of this one's output. cuDNN draws a mask for each direction of that layer, one

@@ -27,22 +27,25 @@ __global__ __launch_bounds__(kPackedThreads) void write_kernel(const __grid_cons
 template <typename Word>
 struct PadArguments {
   PackedRows rows;
-  const Word* x;
+  const Word* x[2];
   Word* padded;
-  int64_t x_row;     // in words
-  int64_t features;  // in words
-  int direction;
+  int64_t x_row;  // this and what follows in words
+  int64_t apart;
+  int64_t features;
+  int directions;
+  int first[2];
+  int steps;
 };
 
 template <typename Word>
 __global__ __launch_bounds__(kPackedThreads) void pad_kernel(const __grid_constant__ PadArguments<Word> a) {
-  const int index = packed_warp();
-  if (index >= a.rows.steps * a.rows.batch) {
+  const PackedItem item = packed_item(a.directions, a.steps, a.rows.batch);
+  if (item.work == a.directions) {
     return;
   }
-  const PackedPlace place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, a.direction);
-  const Word* const from = place.exists ? a.x + place.packed_row * a.x_row : nullptr;
-  Word* const to = a.padded + index * a.features;
+  const PackedPlace place = place_of(a.rows, a.first[item.work] + item.time, item.row, item.work);
+  const Word* const from = place.exists ? a.x[item.work] + place.packed_row * a.x_row : nullptr;
+  Word* const to = a.padded + item.work * a.apart + item.index * a.features;
   for (int64_t i = packed_lane(); i < a.features; i += kPackedLanes) {
     to[i] = place.exists ? from[i] : Word{};
   }
@@ -56,39 +59,36 @@ struct PackArguments {
   Word* hy;
   int64_t hidden;  // in words
   int directions;
+  int first[2];
+  int steps;
 };
 
 template <typename Word>
 __global__ __launch_bounds__(kPackedThreads) void pack_kernel(const __grid_constant__ PackArguments<Word> a) {
-  const int index = packed_warp();
-  if (index >= a.rows.steps * a.rows.batch) {
+  const PackedItem item = packed_item(a.directions, a.steps, a.rows.batch);
+  if (item.work == a.directions) {
     return;
   }
-  for (int direction = 0; direction < a.directions; ++direction) {
-    const PackedPlace place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, direction);
-    if (!place.exists) {
-      continue;
-    }
-    const Word* const from = a.padded + (static_cast<int64_t>(index) * a.directions + direction) * a.hidden;
-    Word* const to = a.y + (place.packed_row * a.directions + direction) * a.hidden;
-    Word* const state = a.hy + (static_cast<int64_t>(direction) * a.rows.batch + place.row) * a.hidden;
-    for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
-      const Word word = from[i];
-      to[i] = word;
-      if (place.last) {
-        state[i] = word;
-      }
+  const int direction = item.work;
+  const PackedPlace place = place_of(a.rows, a.first[direction] + item.time, item.row, direction);
+  if (!place.exists) {
+    return;
+  }
+  const Word* const from = a.padded + (item.index * a.directions + direction) * a.hidden;
+  Word* const to = a.y + (place.packed_row * a.directions + direction) * a.hidden;
+  Word* const state = a.hy + (static_cast<int64_t>(direction) * a.rows.batch + place.row) * a.hidden;
+  for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
+    const Word word = from[i];
+    to[i] = word;
+    if (place.last) {
+      state[i] = word;
     }
   }
 }
 
 struct HoldArguments {
   PackedRows rows;
-  float* projection;
-  int first;
-  int steps;
-  int64_t hidden;
-  int direction;
+  HoldRows hold;
 };
 
 // An LSTM's gates, in its order.
@@ -99,44 +99,50 @@ constexpr int kForgetGate = 1;
 constexpr float kHeld = 1e30f;
 
 __global__ __launch_bounds__(kPackedThreads) void hold_kernel(const __grid_constant__ HoldArguments a) {
-  const int index = packed_warp();
-  if (index >= a.steps * a.rows.batch) {
+  const HoldRows& hold = a.hold;
+  const PackedItem item = packed_item(hold.directions, hold.steps, a.rows.batch);
+  if (item.work == hold.directions) {
     return;
   }
-  const PackedPlace place =
-      place_of(a.rows, a.first + index / a.rows.batch, index % a.rows.batch, a.direction);
-  if (place.exists) {
+  if (place_of(a.rows, hold.first[item.work] + item.time, item.row, item.work).exists) {
     return;
   }
-  float* const gates = a.projection + index * kGates * a.hidden;
-  for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
-    gates[kInputGate * a.hidden + i] = -kHeld;
-    gates[kForgetGate * a.hidden + i] = kHeld;
+  float* const gates = hold.projection[item.work] + item.index * kGates * hold.hidden;
+  for (int64_t i = packed_lane(); i < hold.hidden; i += kPackedLanes) {
+    gates[kInputGate * hold.hidden + i] = -kHeld;
+    gates[kForgetGate * hold.hidden + i] = kHeld;
   }
 }
 
 template <typename Word>
-cudaError_t pad(const PackedRows& rows, const void* x, int64_t row_bytes, void* padded, int64_t bytes,
-                int direction, cudaStream_t stream) {
+cudaError_t pad_words(const PackedRows& rows, const PadRows& pad, cudaStream_t stream) {
+  const auto words = [&](int64_t elements) {
+    return elements * pad.element_bytes / static_cast<int64_t>(sizeof(Word));
+  };
   const PadArguments<Word> arguments{rows,
-                                     static_cast<const Word*>(x),
-                                     static_cast<Word*>(padded),
-                                     row_bytes / static_cast<int64_t>(sizeof(Word)),
-                                     bytes / static_cast<int64_t>(sizeof(Word)),
-                                     direction};
-  return launch_warps(pad_kernel<Word>, arguments, int64_t{rows.steps} * rows.batch, stream);
+                                     {static_cast<const Word*>(pad.x[0]), static_cast<const Word*>(pad.x[1])},
+                                     static_cast<Word*>(pad.padded),
+                                     words(pad.x_row),
+                                     words(pad.apart),
+                                     words(pad.features),
+                                     pad.directions,
+                                     {pad.first[0], pad.first[1]},
+                                     pad.steps};
+  return launch_warps(pad_kernel<Word>, arguments, int64_t{pad.steps} * rows.batch * pad.directions, stream);
 }
 
 template <typename Word>
-cudaError_t pack(const PackedRows& rows, const void* padded, void* y, void* hy, int64_t bytes, int directions,
-                 cudaStream_t stream) {
+cudaError_t pack_words(const PackedRows& rows, const PackOutput& pack, cudaStream_t stream) {
   const PackArguments<Word> arguments{rows,
-                                      static_cast<const Word*>(padded),
-                                      static_cast<Word*>(y),
-                                      static_cast<Word*>(hy),
-                                      bytes / static_cast<int64_t>(sizeof(Word)),
-                                      directions};
-  return launch_warps(pack_kernel<Word>, arguments, int64_t{rows.steps} * rows.batch, stream);
+                                      static_cast<const Word*>(pack.padded),
+                                      static_cast<Word*>(pack.y),
+                                      static_cast<Word*>(pack.hy),
+                                      pack.hidden * pack.element_bytes / static_cast<int64_t>(sizeof(Word)),
+                                      pack.directions,
+                                      {pack.first[0], pack.first[1]},
+                                      pack.steps};
+  return launch_warps(pack_kernel<Word>, arguments, int64_t{pack.steps} * rows.batch * pack.directions,
+                      stream);
 }
 
 // Whether all of these are multiples of a word.
@@ -164,35 +170,34 @@ cudaError_t launch_write(const int* numbers, int64_t count, int* to, cudaStream_
   return cudaSuccess;
 }
 
-cudaError_t launch_pad(const PackedRows& rows, const void* x, int64_t x_row, void* padded, int64_t features,
-                       int element_bytes, int direction, cudaStream_t stream) {
-  const int64_t bytes = features * element_bytes;
-  const int64_t row_bytes = x_row * element_bytes;
-  if (are_words<uint4>(bytes, row_bytes, address(x), address(padded))) {
-    return pad<uint4>(rows, x, row_bytes, padded, bytes, direction, stream);
+cudaError_t launch_pad(const PackedRows& rows, const PadRows& pad, cudaStream_t stream) {
+  const int64_t bytes = pad.features * pad.element_bytes;
+  const int64_t row_bytes = pad.x_row * pad.element_bytes;
+  const int64_t apart_bytes = pad.apart * pad.element_bytes;
+  const uint64_t second = pad.directions == 2 ? address(pad.x[1]) : 0;
+  if (are_words<uint4>(bytes, row_bytes, apart_bytes, address(pad.x[0]), second, address(pad.padded))) {
+    return pad_words<uint4>(rows, pad, stream);
   }
-  if (are_words<uint32_t>(bytes, row_bytes, address(x), address(padded))) {
-    return pad<uint32_t>(rows, x, row_bytes, padded, bytes, direction, stream);
+  if (are_words<uint32_t>(bytes, row_bytes, apart_bytes, address(pad.x[0]), second, address(pad.padded))) {
+    return pad_words<uint32_t>(rows, pad, stream);
   }
-  return pad<uint16_t>(rows, x, row_bytes, padded, bytes, direction, stream);
+  return pad_words<uint16_t>(rows, pad, stream);
 }
 
-cudaError_t launch_pack(const PackedRows& rows, const void* padded, void* y, void* hy, int64_t hidden,
-                        int directions, int element_bytes, cudaStream_t stream) {
-  const int64_t bytes = hidden * element_bytes;
-  if (are_words<uint4>(bytes, address(padded), address(y), address(hy))) {
-    return pack<uint4>(rows, padded, y, hy, bytes, directions, stream);
+cudaError_t launch_pack(const PackedRows& rows, const PackOutput& pack, cudaStream_t stream) {
+  const int64_t bytes = pack.hidden * pack.element_bytes;
+  if (are_words<uint4>(bytes, address(pack.padded), address(pack.y), address(pack.hy))) {
+    return pack_words<uint4>(rows, pack, stream);
   }
-  if (are_words<uint32_t>(bytes, address(padded), address(y), address(hy))) {
-    return pack<uint32_t>(rows, padded, y, hy, bytes, directions, stream);
+  if (are_words<uint32_t>(bytes, address(pack.padded), address(pack.y), address(pack.hy))) {
+    return pack_words<uint32_t>(rows, pack, stream);
   }
-  return pack<uint16_t>(rows, padded, y, hy, bytes, directions, stream);
+  return pack_words<uint16_t>(rows, pack, stream);
 }
 
-cudaError_t launch_hold(const PackedRows& rows, float* projection, int first, int steps, int64_t hidden,
-                        int direction, cudaStream_t stream) {
-  const HoldArguments arguments{rows, projection, first, steps, hidden, direction};
-  return launch_warps(hold_kernel, arguments, int64_t{steps} * rows.batch, stream);
+cudaError_t launch_hold(const PackedRows& rows, const HoldRows& hold, cudaStream_t stream) {
+  return launch_warps(hold_kernel, HoldArguments{rows, hold},
+                      int64_t{hold.steps} * rows.batch * hold.directions, stream);
 }
 
 }  // namespace aten_ext::cuda

@@ -25,19 +25,45 @@ struct PackedRows {
 // awaited, and a graph keeps them.
 cudaError_t launch_write(const int* numbers, int64_t count, int* to, cudaStream_t stream);
 
-// Packed rows of `features` elements, x_row apart, to [steps, batch, features], zero where there is none.
-cudaError_t launch_pad(const PackedRows& rows, const void* x, int64_t x_row, void* padded, int64_t features,
-                       int element_bytes, int direction, cudaStream_t stream);
+// Packed rows of `features` elements, x_row apart, to [steps, batch, features], zero where there is none: of
+// each direction, whose results are `apart` elements from one another, some steps.
+struct PadRows {
+  const void* x[2];  // by direction
+  int64_t x_row;
+  void* padded;
+  int64_t apart;
+  int64_t features;
+  int element_bytes;
+  int directions;
+  int first[2];  // the steps from this time on
+  int steps;
+};
+cudaError_t launch_pad(const PackedRows& rows, const PadRows& pad, cudaStream_t stream);
 
-// What a layer computed, [steps, batch, directions * hidden], to packed rows of y, and the states at each
-// row's own last step to hy [directions, batch, hidden].
-cudaError_t launch_pack(const PackedRows& rows, const void* padded, void* y, void* hy, int64_t hidden,
-                        int directions, int element_bytes, cudaStream_t stream);
+// What a layer computed in some steps of each direction, [steps, batch, directions * hidden], to packed rows
+// of y, and the states at each row's own last step, if it is one of these, to hy [directions, batch, hidden].
+struct PackOutput {
+  const void* padded;
+  void* y;
+  void* hy;
+  int64_t hidden;
+  int element_bytes;
+  int directions;
+  int first[2];  // as above
+  int steps;
+};
+cudaError_t launch_pack(const PackedRows& rows, const PackOutput& pack, cudaStream_t stream);
 
 // Lets an LSTM keep its cell state where a row takes no part: of the projections [steps, batch, 4 * hidden]
 // of `steps` times from `first` on, the forget gate's become so large and the input gate's so small that
 // these gates are 1 and 0 exactly.
-cudaError_t launch_hold(const PackedRows& rows, float* projection, int first, int steps, int64_t hidden,
-                        int direction, cudaStream_t stream);
+struct HoldRows {
+  float* projection[2];  // by direction
+  int first[2];
+  int steps;
+  int64_t hidden;
+  int directions;
+};
+cudaError_t launch_hold(const PackedRows& rows, const HoldRows& hold, cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

@@ -74,6 +74,10 @@ constexpr int64_t kFewPackedSteps[3][2] = {{3, 4}, {3, 7}, {2, 7}};
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kChunkSteps = 640;
 constexpr int64_t kGridChunkSteps = 320;
+// Packed, where no gradients follow: bytes of a chunk with its padded input and output. Upstream was seen to
+// take 48 MiB and more beside its outputs, and gates and a state for each row in the tensors' dtype.
+constexpr int64_t kPackedChunkBytes = int64_t{64} << 20;
+constexpr int64_t kPackedChunkSteps = 64;
 
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
@@ -319,7 +323,16 @@ int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
       sequence.batch * problem.gates() * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t fewest = recurrence.exchange == Exchange::Grid ? kGridChunkSteps : kChunkSteps;
   const int64_t wanted = ceil_div(sequence.steps * step_bytes, kChunkBytes);
-  const int64_t chunks = std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest));
+  int64_t chunks = std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest));
+  if (sequence.is_packed() && !problem.differentiated) {
+    const int64_t units = problem.hidden * problem.directions;
+    const int64_t bytes = problem.is_16_bits() ? 2 : 4;
+    const int64_t padded_bytes =
+        step_bytes + sequence.batch * (problem.directions * problem.input() + units) * bytes;
+    const int64_t most = kPackedChunkBytes + sequence.rows() * (problem.gates() + 1) * units * bytes;
+    const int64_t for_memory = ceil_div(sequence.steps * padded_bytes, most);
+    chunks = std::max(chunks, std::min(for_memory, sequence.steps / kPackedChunkSteps));
+  }
   return ceil_div(sequence.steps, chunks);
 }
 
@@ -333,7 +346,8 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
                     sequence.batch, problem.input(),      problem.hidden, problem.directions};
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (sizes.steps > kMax / 256 || sizes.batch > kMax / 256 || sizes.hidden > kMax / 256 ||
-      sizes.input > kMax / 256 || sizes.steps * sizes.batch > kMax) {
+      sizes.input > kMax / 256 || sizes.steps * sizes.batch > (sequence.is_packed() ? kMax / 8 : kMax)) {
+    // Of a packed one six kinds of rows are copied in one launch (training/packed.h).
     return "sizes beyond 32 bits";
   }
   RnnPlan plan{};

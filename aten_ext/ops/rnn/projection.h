@@ -17,7 +17,8 @@ struct InputProjection {
   at::Tensor rows[2];  // the same memory where both directions read the same steps
   at::Tensor w[2];
   int directions;
-  int64_t n_of_all;  // rows of the whole sequence
+  int64_t n_of_all;     // rows of the whole sequence
+  int64_t rows_stride;  // from rows[0] to rows[1] in elements, a multiple of 16 bytes; 0: anywhere
   // fp32 is multiplied in TF32, whatever PyTorch allows its own products: cuDNN has a setting of its own,
   // torch.backends.cudnn.allow_tf32, which PyTorch turns on, while torch.backends.cuda.matmul.allow_tf32 is
   // off.

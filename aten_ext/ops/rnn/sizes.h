@@ -21,9 +21,7 @@ struct Sizes {
 
 // Whether the recurrence may be in TF32 without being less accurate than upstream's.
 inline bool is_tf32_recurrence(const Sizes& sizes) {
-  const CudnnTf32& cudnn = cudnn_tf32(sizes.problem.cell);
-  return sizes.tf32_allowed && sizes.batch > 1 && sizes.hidden > cudnn.beyond_hidden &&
-         (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
+  return sizes.tf32_allowed && has_tf32_state(sizes.problem.cell, sizes.batch, sizes.hidden);
 }
 
 // Whether a launch for each step is best (Route::Step), and whether its products are in TF32.

@@ -117,14 +117,15 @@ int64_t chunk(bool sixteen_bits, int64_t steps, int64_t batch, int64_t input, in
   return choice.reason() != nullptr ? 0 : choice.plan().chunk;
 }
 
-// A layer stack in chunks of so many steps -> the plan's words, y, hy, cy.
+// A layer stack in chunks of so many steps -> the plan's words, y, hy, cy. No batch sizes: padded.
 std::tuple<std::string, at::Tensor, at::Tensor, at::Tensor> in_chunks(
     const at::Tensor& input, at::TensorList weight, const at::Tensor& hx, const std::optional<at::Tensor>& cx,
-    int64_t cell, int64_t hidden, int64_t layers, bool batch_first, bool bidirectional, int64_t steps) {
+    int64_t cell, int64_t hidden, int64_t layers, bool batch_first, bool bidirectional,
+    at::IntArrayRef batch_sizes, int64_t steps) {
   const std::optional<at::Tensor> none;
-  const args::_cudnn_rnn arguments{input, weight,        4,  none,   hx,          cx,
-                                   cell,  hidden,        0,  layers, batch_first, 0.0,
-                                   false, bidirectional, {}, none};
+  const args::_cudnn_rnn arguments{input, weight,        4,           none,   hx,          cx,
+                                   cell,  hidden,        0,           layers, batch_first, 0.0,
+                                   false, bidirectional, batch_sizes, none};
   const auto choice = choose(arguments);
   TORCH_CHECK(choice.reason() == nullptr, "declined: ", choice.reason());
   RnnPlan plan = choice.plan();
@@ -179,7 +180,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_gru, m) {
   m.def("chunk", chunk);
   m.def(
       "in_chunks(Tensor input, Tensor[] weight, Tensor hx, Tensor? cx, int cell, int hidden, int layers, "
-      "bool batch_first, bool bidirectional, int steps) -> (str, Tensor, Tensor, Tensor)",
+      "bool batch_first, bool bidirectional, int[] batch_sizes, int steps) -> (str, Tensor, Tensor, Tensor)",
       in_chunks);
   // What cuBLASLt was asked and told since the last call: questions, products, TF32, products of the last
   // batch, bytes of workspace that the last was given, and that the heuristic was allowed.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from device_on_host import library
 from gpus import GPUS, pretended
 from ops.rnn.cases import GRU, LSTM, RELU, TANH, new_module, tf32_allowed
-from ops.rnn.on_host_cases import load
+from ops.rnn.on_host_cases import TF32_TOLERANCE, TOLERANCE, load
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
@@ -54,7 +55,14 @@ class Layers:
         self.h = (3 * torch.randn(2 * layers, batch, hidden)).to(dtype)
         self.c = (3 * torch.randn(2 * layers, batch, hidden)).to(dtype) if mode == LSTM else None
 
-    def run(self, ops: Any, chunk: int, x: torch.Tensor | None = None, batch_first: bool = False) -> Any:
+    def run(
+        self,
+        ops: Any,
+        chunk: int,
+        x: torch.Tensor | None = None,
+        batch_first: bool = False,
+        batch_sizes: Sequence[int] = (),
+    ) -> Any:
         """The plan's words, y, hy, and of an LSTM cy."""
         module = self.module
         results = ops.in_chunks(
@@ -67,6 +75,7 @@ class Layers:
             module.num_layers,
             batch_first,
             True,
+            batch_sizes,
             chunk,
         )
         return results if self.mode == LSTM else results[:3]
@@ -131,6 +140,35 @@ def test_other_cells_in_chunks(
         for chunk in (2, 4):
             for whole, in_chunks in zip(results, layers.run(ops, chunk)[1:], strict=True):
                 assert torch.equal(whole, in_chunks), chunk
+
+
+@pytest.mark.parametrize(
+    ("mode", "words", "dtype", "hidden", "batch", "tf32"), [*((GRU, *k) for k in KERNELS), *OTHER_CELLS]
+)
+def test_packed_sequences(
+    ops: Any, mode: int, words: str, dtype: torch.dtype, hidden: int, batch: int, tf32: bool
+) -> None:
+    """Rows retire, or begin, within a chunk and between two: every kernel, against float64."""
+    steps = 6
+    layers = Layers(dtype, hidden, batch, steps, mode=mode)
+    lengths = [steps] + [1 + (batch - 1 - i) * (steps - 1) // batch for i in range(1, batch)]
+    packed = pack_padded_sequence(layers.x, torch.tensor(lengths))
+    sizes = packed.batch_sizes.tolist()
+    with tf32_allowed(tf32):
+        plan, *results = layers.run(ops, steps, packed.data, batch_sizes=sizes)
+        assert words in plan and ("padded" in plan) == (len(set(lengths)) > 1), plan
+        for chunk in (1, 4):
+            in_chunks = layers.run(ops, chunk, packed.data, batch_sizes=sizes)[1:]
+            assert all(torch.equal(a, b) for a, b in zip(results, in_chunks, strict=True)), chunk
+    module = layers.module.double()
+    states = [s.double() for s in (layers.h, layers.c) if s is not None]
+    y, after = module(
+        packed._replace(data=packed.data.double()), tuple(states) if layers.c is not None else states[0]
+    )
+    exact = [y.data, *(after if isinstance(after, tuple) else (after,))]
+    for ours, truth in zip(results, exact, strict=True):
+        allowed = (TF32_TOLERANCE if tf32 else TOLERANCE[dtype]) * max(1.0, truth.abs().max().item())
+        torch.testing.assert_close(ours.double(), truth, rtol=0, atol=2 * allowed)
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import aten_ext
 from ops.rnn.cases import MIB, assert_ran, peak
@@ -26,6 +27,28 @@ def test_long_sequences_take_no_more_than_upstream(steps: int, inputs: int, hidd
         assert peak(lambda: gru(x)) <= of_upstream
         assert torch.equal(gru(x)[0], ours)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("short", [100, 200, 400], ids=str)
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_packed_sequences_take_no_more_than_upstream(
+    mode: str, kind: type[torch.nn.RNNBase], short: int, dtype: torch.dtype
+) -> None:
+    """Without gradients what is padded is padded in chunks."""
+    rnn = kind(128, 256, 2, bidirectional=True).to("cuda", dtype).train(mode == "train")
+    lengths = torch.tensor([400] * 4 + [short] * 44)
+    x = pack_padded_sequence(torch.randn(400, 48, 128, device="cuda").to(dtype), lengths)
+    with torch.no_grad():
+        with aten_ext.disabled():
+            rnn(x)
+            of_upstream = peak(lambda: rnn(x))
+        aten_ext.reset_counts()
+        rnn(x)
+        assert_ran("_cudnn_rnn")
+        assert peak(lambda: rnn(x)) <= max(1.1 * of_upstream, of_upstream + 32)
 
 
 @pytest.mark.gpu

@@ -52,6 +52,25 @@ def test_matches_upstream(hidden: int, mode: int, dtype: torch.dtype) -> None:
     check(module, pack_padded_sequence(torch.randn(31, 7, 40, device="cuda").to(dtype), lengths))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+def test_weights_beyond_the_registers(mode: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = new_module(mode, 24, 1040).to("cuda", dtype).eval()
+    lengths = torch.tensor([23, 11])
+    check(module, pack_padded_sequence(torch.randn(23, 2, 24, device="cuda").to(dtype), lengths))
+
+
+@pytest.mark.parametrize("rows", [40, 100])
+@pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
+def test_rows_of_several_turns(mode: int, rows: int) -> None:
+    """A group has more rows than it works on at once, and in many steps none of the last ones."""
+    torch.manual_seed(0)
+    module = new_module(mode, 24, 128, bidirectional=True).cuda().eval()
+    lengths = torch.tensor([25, *torch.randint(1, 25, (rows - 1,)).tolist()]).sort(descending=True).values
+    check(module, pack_padded_sequence(torch.randn(25, rows, 24, device="cuda"), lengths))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=24),

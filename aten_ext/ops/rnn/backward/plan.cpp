@@ -192,10 +192,8 @@ Choice<RecurrenceBackward> choose_recurrence_backward(const RecurrenceBackwardSi
   RecurrenceBackward plan{};
   const bool sixteen_bits = dtype != Dtype::Float;
   const char* reason = place_or_reason(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan);
-  const CudnnTf32& cudnn = cudnn_tf32(cell);  // as in the forward
   const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % 4 == 0 &&
-                        sizes.hidden > cudnn.beyond_hidden &&
-                        (sizes.batch >= cudnn.rows || sizes.hidden >= cudnn.any_rows_hidden);
+                        has_tf32_state(cell, sizes.batch, sizes.hidden);  // as in the forward
   if (may_tf32 && (reason != nullptr || plan.rows >= kTf32FromRows[sizes.hidden > kClusterHidden])) {
     RecurrenceBackward with_tf32{};
     const char* const reason_of_tf32 = place_or_reason(sizes, cell, dtype, gpu, Math::MmaTf32, with_tf32);

@@ -219,7 +219,7 @@ void fill_weights(const Call& call, int64_t layer, LayerBackward& to) {
 
 // What of a layer of a packed sequence is padded for its backward.
 struct Padded {
-  at::Tensor x[2];  // by direction; where gates are not computed again there is none
+  at::Tensor x;  // of all directions; where gates are not computed again there is none
   at::Tensor y, dy;
 };
 
@@ -230,31 +230,42 @@ cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaS
   const auto bytes = static_cast<int>(call.input.element_size());
   cudaError_t error = cudaSuccess;
   if (recomputed_of(problem.cell) > 0 && !call.plan.saved) {
-    for (int d = 0; error == cudaSuccess && d < problem.directions; ++d) {
-      padded.x[d] = at::empty({sequence.steps, sequence.batch, to.features}, options);
-      error = launch_pad(*call.packed, to.x[d], to.features, padded.x[d].mutable_data_ptr(), to.features,
-                         bytes, d, stream);
-      to.padded_x[d] = padded.x[d].const_data_ptr();
+    const int64_t apart = round_up(sequence.steps * sequence.batch * to.features, int64_t{128});
+    padded.x = at::empty({problem.directions, apart}, options);
+    error = launch_pad(*call.packed,
+                       {{to.x[0], to.x[1]},
+                        to.features,
+                        padded.x.mutable_data_ptr(),
+                        apart,
+                        to.features,
+                        bytes,
+                        problem.directions,
+                        {},
+                        static_cast<int>(sequence.steps)},
+                       stream);
+    for (int d = 0; d < problem.directions; ++d) {
+      to.padded_x[d] = moved(padded.x.const_data_ptr(), d * apart * bytes);
     }
   }
-  const auto unpack = [&](const void* packed, const void* at_end, at::Tensor& result) {
+  UnpackRows unpack[kMostUnpacked];
+  int count = 0;
+  const auto add = [&](const void* packed, const void* at_end, at::Tensor& result) {
     result = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, options);
-    return launch_unpack(*call.packed, packed, at_end, result.mutable_data_ptr(), problem.hidden,
-                         problem.directions, problem.dtype, stream);
+    unpack[count++] = {packed, at_end, result.mutable_data_ptr()};
   };
-  if (error == cudaSuccess) {
-    error = unpack(to.y, nullptr, padded.y);
-    to.y = padded.y.const_data_ptr();
-  }
-  if (error == cudaSuccess && (to.dy != nullptr || to.d_hy != nullptr)) {
-    error = unpack(to.dy, to.d_hy, padded.dy);
+  add(to.y, nullptr, padded.y);
+  to.y = padded.y.const_data_ptr();
+  if (to.dy != nullptr || to.d_hy != nullptr) {
+    add(to.dy, to.d_hy, padded.dy);
     to.dy = padded.dy.const_data_ptr();
     to.d_hy = nullptr;
     to.dy_step = padded.dy.stride(0);
     to.dy_row = padded.dy.stride(1);
   }
   to.packed = call.packed;
-  return error;
+  return error != cudaSuccess ? error
+                              : launch_unpack(*call.packed, unpack, count, problem.hidden, problem.directions,
+                                              problem.dtype, stream);
 }
 
 // What dropout kept of a layer's input. Where gates are computed again, each direction's input is there

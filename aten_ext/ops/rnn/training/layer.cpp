@@ -208,12 +208,12 @@ class Run {
   cudaError_t pass_where_no_row_is(int64_t chunk) {
     const int64_t first = chunk * sizes_.chunk;
     const int64_t steps = sizes_.chunk_steps(chunk);
-    cudaError_t error = cudaSuccess;
-    for (int d = 0; error == cudaSuccess && d < directions_; ++d) {
-      error = launch_pass_coefficients(*layer_.packed, memory_.coefficients[d], Dtype::Float, cell_,
-                                       sizes_.time(d, first, steps), steps, sizes_.hidden, d, stream_);
+    PassRows pass{{}, {}, static_cast<int>(steps), sizes_.hidden, directions_};
+    for (int d = 0; d < directions_; ++d) {
+      pass.coefficients[d] = memory_.coefficients[d];
+      pass.first[d] = static_cast<int>(sizes_.time(d, first, steps));
     }
-    return error;
+    return launch_pass_coefficients(*layer_.packed, pass, Dtype::Float, cell_, stream_);
   }
   // The cell state behind a chunk.
   float* boundary(int64_t chunk, int direction) const {
@@ -369,10 +369,11 @@ class Run {
 
   // What the results of a packed sequence are made of, in its rows.
   cudaError_t pack_results() {
-    cudaError_t error = cudaSuccess;
+    PackRows rows[kMostPacked];
+    int count = 0;
     const auto pack = [&](const void* padded, void* to, int64_t width, int direction) {
-      if (error == cudaSuccess && to != nullptr) {
-        error = launch_pack_rows(*layer_.packed, padded, to, width, dtype_, direction, stream_);
+      if (to != nullptr) {
+        rows[count++] = {padded, to, width, direction};
       }
     };
     for (int d = 0; d < directions_; ++d) {
@@ -382,7 +383,7 @@ class Run {
       }
       pack(state_before(d, 0), memory_.packed_previous[d], sizes_.hidden, d);
     }
-    return error;
+    return count > 0 ? launch_pack_rows(*layer_.packed, rows, count, dtype_, stream_) : cudaSuccess;
   }
   const void* d_input_rows(int direction) const {
     return layer_.packed != nullptr ? memory_.packed_d_input[direction] : memory_.d_input_gates[direction];
@@ -392,11 +393,6 @@ class Run {
   }
   const void* previous_rows(int direction) const {
     return layer_.packed != nullptr ? memory_.packed_previous[direction] : state_before(direction, 0);
-  }
-
-  // Of one column cuDNN's product is with a vector, and in fp32.
-  bool is_in_tf32(int64_t columns) const {
-    return plan_.tf32_results && columns > 1;
   }
 
   cudaError_t weights() {
@@ -429,7 +425,7 @@ class Run {
       }
     }
     product.m = layer_.features;
-    product.tf32 = is_in_tf32(product.m);
+    product.tf32 = has_tf32_weights(plan_, product.m);
     if (const cudaError_t error = layer_.drops_x
                                       ? weights_of_dropped_input(product, of_input)
                                       : products(product, of_input, directions_, plan_.weights_apart);
@@ -437,7 +433,7 @@ class Run {
       return error;
     }
     product.m = sizes_.hidden;
-    product.tf32 = is_in_tf32(product.m);
+    product.tf32 = has_tf32_weights(plan_, product.m);
     if (const cudaError_t error = memory_.previous != nullptr || sizes_.steps == 1
                                       ? products(product, of_hidden, directions_, plan_.weights_apart)
                                       : weights_of_output(product);
@@ -505,7 +501,8 @@ class Run {
     if (dx_ == nullptr) {
       return cudaSuccess;
     }
-    LtProduct product = new_product(is_in_tf32(layer_.features));
+    // Of one column cuDNN's product is with a vector, and in fp32.
+    LtProduct product = new_product(plan_.tf32_results && layer_.features > 1);
     product.m = layer_.features;
     product.k = sizes_.gates;
     product.w_by_column = true;

@@ -13,46 +13,44 @@ namespace {
 
 struct UnpackArguments {
   PackedRows rows;
-  const void* packed;
-  const void* at_end;
-  void* padded;
+  UnpackRows unpack[kMostUnpacked];
+  int count;
   int64_t hidden;
   int directions;
 };
 
 template <typename T, int kCount>
 __global__ __launch_bounds__(kPackedThreads) void unpack_kernel(const __grid_constant__ UnpackArguments a) {
-  const int index = packed_warp();
-  if (index >= a.rows.steps * a.rows.batch) {
+  const PackedItem item = packed_item(a.count * a.directions, a.rows.steps, a.rows.batch);
+  if (item.work == a.count * a.directions) {
     return;
   }
-  for (int direction = 0; direction < a.directions; ++direction) {
-    const PackedPlace place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, direction);
-    const T* const from =
-        place.exists && a.packed != nullptr
-            ? static_cast<const T*>(a.packed) + (place.packed_row * a.directions + direction) * a.hidden
-            : nullptr;
-    const T* const at_end = place.exists && place.last && a.at_end != nullptr
-                                ? static_cast<const T*>(a.at_end) +
-                                      (static_cast<int64_t>(direction) * a.rows.batch + place.row) * a.hidden
-                                : nullptr;
-    T* const to =
-        static_cast<T*>(a.padded) + (static_cast<int64_t>(index) * a.directions + direction) * a.hidden;
-    for (int64_t i = int64_t{packed_lane()} * kCount; i < a.hidden; i += kPackedLanes * kCount) {
-      float x[kCount] = {};
-      float more[kCount] = {};
-      if (from != nullptr) {
-        load_pack(x, from + i);
-      }
-      if (at_end != nullptr) {
-        load_pack(more, at_end + i);
-#pragma unroll
-        for (int j = 0; j < kCount; ++j) {
-          x[j] = from != nullptr ? x[j] + more[j] : more[j];
-        }
-      }
-      store_pack(to + i, x);
+  const UnpackRows& unpack = a.unpack[item.work / a.directions];
+  const int direction = item.work % a.directions;
+  const PackedPlace place = place_of(a.rows, item.time, item.row, direction);
+  const T* const from =
+      place.exists && unpack.packed != nullptr
+          ? static_cast<const T*>(unpack.packed) + (place.packed_row * a.directions + direction) * a.hidden
+          : nullptr;
+  const T* const at_end = place.exists && place.last && unpack.at_end != nullptr
+                              ? static_cast<const T*>(unpack.at_end) +
+                                    (static_cast<int64_t>(direction) * a.rows.batch + place.row) * a.hidden
+                              : nullptr;
+  T* const to = static_cast<T*>(unpack.padded) + (item.index * a.directions + direction) * a.hidden;
+  for (int64_t i = int64_t{packed_lane()} * kCount; i < a.hidden; i += kPackedLanes * kCount) {
+    float x[kCount] = {};
+    float more[kCount] = {};
+    if (from != nullptr) {
+      load_pack(x, from + i);
     }
+    if (at_end != nullptr) {
+      load_pack(more, at_end + i);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        x[j] = from != nullptr ? x[j] + more[j] : more[j];
+      }
+    }
+    store_pack(to + i, x);
   }
 }
 
@@ -60,26 +58,25 @@ __global__ __launch_bounds__(kPackedThreads) void unpack_kernel(const __grid_con
 
 struct PackRowsArguments {
   PackedRows rows;
-  const void* padded;
-  void* packed;
-  int64_t width;
-  int direction;
+  PackRows pack[kMostPacked];
+  int count;
 };
 
 template <typename T, int kCount>
 __global__ __launch_bounds__(kPackedThreads) void pack_rows_kernel(
     const __grid_constant__ PackRowsArguments a) {
-  const int index = packed_warp();
-  if (index >= a.rows.steps * a.rows.batch) {
+  const PackedItem item = packed_item(a.count, a.rows.steps, a.rows.batch);
+  if (item.work == a.count) {
     return;
   }
-  const PackedPlace place = place_of(a.rows, index / a.rows.batch, index % a.rows.batch, a.direction);
+  const PackRows& pack = a.pack[item.work];
+  const PackedPlace place = place_of(a.rows, item.time, item.row, pack.direction);
   if (!place.exists) {
     return;
   }
-  const T* const from = static_cast<const T*>(a.padded) + index * a.width;
-  T* const to = static_cast<T*>(a.packed) + place.packed_row * a.width;
-  for (int64_t i = int64_t{packed_lane()} * kCount; i < a.width; i += kPackedLanes * kCount) {
+  const T* const from = static_cast<const T*>(pack.padded) + item.index * pack.width;
+  T* const to = static_cast<T*>(pack.packed) + place.packed_row * pack.width;
+  for (int64_t i = int64_t{packed_lane()} * kCount; i < pack.width; i += kPackedLanes * kCount) {
     *reinterpret_cast<Pack<T, kCount>*>(to + i) = *reinterpret_cast<const Pack<T, kCount>*>(from + i);
   }
 }
@@ -100,71 +97,80 @@ int passing_of(Cell cell) {
 
 struct PassArguments {
   PackedRows rows;
-  void* coefficients;
-  int64_t first, steps;
-  int64_t hidden;
+  PassRows pass;
   int count;    // coefficients of a unit
   int passing;  // which of them is 1; the others are 0
-  int direction;
 };
 
 // T: float, or __half for what is saved in 16 bits: a zero has no bit in any dtype, and what is 1 is fp16.
 template <typename T>
 __global__ __launch_bounds__(kPackedThreads) void pass_kernel(const __grid_constant__ PassArguments a) {
-  const int index = packed_warp();
-  if (index >= a.steps * a.rows.batch) {
+  const PassRows& pass = a.pass;
+  const PackedItem item = packed_item(pass.directions, pass.steps, a.rows.batch);
+  if (item.work == pass.directions) {
     return;
   }
-  const int time = static_cast<int>(a.first) + index / a.rows.batch;
-  if (place_of(a.rows, time, index % a.rows.batch, a.direction).exists) {
+  if (place_of(a.rows, pass.first[item.work] + item.time, item.row, item.work).exists) {
     return;
   }
-  T* const of_row = static_cast<T*>(a.coefficients) + static_cast<int64_t>(index) * a.count * a.hidden;
+  T* const of_row = static_cast<T*>(pass.coefficients[item.work]) + item.index * a.count * pass.hidden;
   for (int coefficient = 0; coefficient < a.count; ++coefficient) {
     const T value = from_op<T>(coefficient == a.passing ? 1.0f : 0.0f);
-    for (int64_t i = packed_lane(); i < a.hidden; i += kPackedLanes) {
-      of_row[coefficient * a.hidden + i] = value;
+    for (int64_t i = packed_lane(); i < pass.hidden; i += kPackedLanes) {
+      of_row[coefficient * pass.hidden + i] = value;
     }
   }
 }
 
-int64_t warps_of(const PackedRows& rows) {
-  return int64_t{rows.steps} * rows.batch;
+int64_t warps_of(const PackedRows& rows, int works) {
+  return int64_t{rows.steps} * rows.batch * works;
 }
 
 }  // namespace
 
-cudaError_t launch_unpack(const PackedRows& rows, const void* packed, const void* at_end, void* padded,
+cudaError_t launch_unpack(const PackedRows& rows, const UnpackRows (&unpack)[kMostUnpacked], int count,
                           int64_t hidden, int directions, Dtype dtype, cudaStream_t stream) {
-  const UnpackArguments arguments{rows, packed, at_end, padded, hidden, directions};
+  UnpackArguments arguments{rows, {}, count, hidden, directions};
+  uintptr_t bits = 0;
+  for (int i = 0; i < count; ++i) {
+    arguments.unpack[i] = unpack[i];
+    bits |= bits_of(unpack[i].packed) | bits_of(unpack[i].at_end) | bits_of(unpack[i].padded);
+  }
   return with_dtype(dtype, [&](auto t) {
     using T = decltype(t);
-    return lies_in_fours(bits_of(packed) | bits_of(at_end) | bits_of(padded), hidden, sizeof(T))
-               ? launch_warps(unpack_kernel<T, kMostUnits>, arguments, warps_of(rows), stream)
-               : launch_warps(unpack_kernel<T, 1>, arguments, warps_of(rows), stream);
+    return lies_in_fours(bits, hidden, sizeof(T))
+               ? launch_warps(unpack_kernel<T, kMostUnits>, arguments, warps_of(rows, count * directions),
+                              stream)
+               : launch_warps(unpack_kernel<T, 1>, arguments, warps_of(rows, count * directions), stream);
   });
 }
 
-cudaError_t launch_pack_rows(const PackedRows& rows, const void* padded, void* packed, int64_t width,
-                             Dtype dtype, int direction, cudaStream_t stream) {
-  const PackRowsArguments arguments{rows, padded, packed, width, direction};
+cudaError_t launch_pack_rows(const PackedRows& rows, const PackRows (&pack)[kMostPacked], int count,
+                             Dtype dtype, cudaStream_t stream) {
+  PackRowsArguments arguments{rows, {}, count};
+  uintptr_t bits = 0;
+  int64_t widths = 0;  // as many low bits are 0 as in all of them
+  for (int i = 0; i < count; ++i) {
+    arguments.pack[i] = pack[i];
+    bits |= bits_of(pack[i].padded) | bits_of(pack[i].packed);
+    widths |= pack[i].width;
+  }
   return with_dtype(dtype, [&](auto t) {
     using T = decltype(t);
-    return lies_in_fours(bits_of(padded) | bits_of(packed), width, sizeof(T))
-               ? launch_warps(pack_rows_kernel<T, kMostUnits>, arguments, warps_of(rows), stream)
-               : launch_warps(pack_rows_kernel<T, 1>, arguments, warps_of(rows), stream);
+    return lies_in_fours(bits, widths, sizeof(T))
+               ? launch_warps(pack_rows_kernel<T, kMostUnits>, arguments, warps_of(rows, count), stream)
+               : launch_warps(pack_rows_kernel<T, 1>, arguments, warps_of(rows, count), stream);
   });
 }
 
-cudaError_t launch_pass_coefficients(const PackedRows& rows, void* coefficients, Dtype dtype, Cell cell,
-                                     int64_t first, int64_t steps, int64_t hidden, int direction,
+cudaError_t launch_pass_coefficients(const PackedRows& rows, const PassRows& pass, Dtype dtype, Cell cell,
                                      cudaStream_t stream) {
   static_assert(GruBackwardSizes::kZ != GruBackwardSizes::kOfState &&
                 LstmBackwardSizes::kF != LstmBackwardSizes::kOfState);
-  const PassArguments arguments{
-      rows, coefficients, first, steps, hidden, coefficients_of(cell), passing_of(cell), direction};
-  return dtype == Dtype::Float ? launch_warps(pass_kernel<float>, arguments, steps * rows.batch, stream)
-                               : launch_warps(pass_kernel<__half>, arguments, steps * rows.batch, stream);
+  const PassArguments arguments{rows, pass, coefficients_of(cell), passing_of(cell)};
+  const int64_t warps = int64_t{pass.steps} * rows.batch * pass.directions;
+  return dtype == Dtype::Float ? launch_warps(pass_kernel<float>, arguments, warps, stream)
+                               : launch_warps(pass_kernel<__half>, arguments, warps, stream);
 }
 
 }  // namespace aten_ext::cuda

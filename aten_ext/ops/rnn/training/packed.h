@@ -18,18 +18,39 @@ namespace aten_ext::cuda {
 // Packed rows [rows, directions * H] to [steps, batch, directions * H], each direction from a row's own first
 // step on and zero where there is none. `at_end` [directions, batch, H] is added at each row's own last step.
 // Either may be nullptr: zero.
-cudaError_t launch_unpack(const PackedRows& rows, const void* packed, const void* at_end, void* padded,
+struct UnpackRows {
+  const void* packed;
+  const void* at_end;
+  void* padded;
+};
+// Several at once.
+constexpr int kMostUnpacked = 2;
+cudaError_t launch_unpack(const PackedRows& rows, const UnpackRows (&unpack)[kMostUnpacked], int count,
                           int64_t hidden, int directions, Dtype dtype, cudaStream_t stream);
 
 // [steps, batch, width] of a direction to packed rows [rows, width].
-cudaError_t launch_pack_rows(const PackedRows& rows, const void* padded, void* packed, int64_t width,
-                             Dtype dtype, int direction, cudaStream_t stream);
+struct PackRows {
+  const void* padded;
+  void* packed;
+  int64_t width;
+  int direction;
+};
+// Several at once: of two directions gradients of gates, of a GRU's two kinds, and states.
+constexpr int kMostPacked = 6;
+cudaError_t launch_pack_rows(const PackedRows& rows, const PackRows (&pack)[kMostPacked], int count,
+                             Dtype dtype, cudaStream_t stream);
 
 // Coefficients [steps, batch, coefficients, H] of `steps` times from `first` on: where there is no row, those
 // that pass the gradients of the states on and give the gates none. In fp32 where dtype is Float, else as a
 // forward saves them (ops/rnn/backward/saved.cuh).
-cudaError_t launch_pass_coefficients(const PackedRows& rows, void* coefficients, Dtype dtype, Cell cell,
-                                     int64_t first, int64_t steps, int64_t hidden, int direction,
+struct PassRows {
+  void* coefficients[2];  // by direction
+  int first[2];
+  int steps;
+  int64_t hidden;
+  int directions;
+};
+cudaError_t launch_pass_coefficients(const PackedRows& rows, const PassRows& pass, Dtype dtype, Cell cell,
                                      cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

@@ -40,6 +40,10 @@ constexpr int64_t kFewPartBytes = int64_t{8} << 20;
 constexpr int64_t kTf32BeyondHidden = 192;
 constexpr int64_t kTf32Batch = 4;
 constexpr int64_t kTf32Multiple = 4;
+// And where it does not although it may: gradients of weights of so few elements, summed over so few rows.
+// Seen from 24 rows to 72 of up to 135 thousand elements (128 of 65 thousand, too).
+constexpr int64_t kFewWeightElements = 140'000;
+constexpr int64_t kFewWeightRows = 128;
 // Gradients of weights of both directions are one batch, unless they have less than a tile for each
 // multiprocessor and sums over more rows than these (fp32, TF32, 16 bits): in a batch those are not split.
 constexpr int64_t kWeightTile = 64;
@@ -157,6 +161,13 @@ bool is_computed_again(const RnnPlan& forward) {
 }
 
 }  // namespace
+
+bool has_tf32_weights(const RnnBackwardPlan& plan, int64_t columns) {
+  const RnnProblem& problem = plan.problem;
+  const bool few = problem.gates() * problem.hidden * columns <= kFewWeightElements &&
+                   problem.sequence.rows() <= kFewWeightRows;
+  return plan.tf32_results && columns > 1 && !few;
+}
 
 bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;

@@ -21,7 +21,7 @@ struct RnnBackwardPlan {
   RnnProblem problem;
   Wanted wanted;
   bool tf32;                      // fp32: products of gates and of the sequential part in TF32
-  bool tf32_results;              // fp32: those that make the gradients of weights and input
+  bool tf32_results;              // fp32: those that make the gradients of weights, most of them, and input
   bool weights_apart;             // their gradients one direction after the other, each with the whole GPU
   bool few_rows;                  // products by kernels of our own, fp32 multiply-adds
   bool one_launch;                // the sequential part of a chunk; otherwise a product and a launch a step
@@ -37,6 +37,10 @@ struct RnnBackwardPlan {
 // There is one for every forward of ours. `saved`: whether it saved the coefficients.
 RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu,
                                   bool saved);
+
+// Whether the gradient of weights of so many columns is multiplied in TF32. Of one column cuDNN's product is
+// with a vector, and in fp32.
+bool has_tf32_weights(const RnnBackwardPlan& plan, int64_t columns);
 
 // Whether a forward saves what its backward will read: where there are gradients to come, kernels for it, and
 // a backward in one launch, which is all that reads it.

@@ -70,6 +70,9 @@ constexpr LayersInRanges kKeptInTraining[] = {
     {kLstm, kFp32 | kFp16, kTwo, kAny, kFewSteps, at_most(96), at_least(24), at_most(2560)},
     {kRnn, kFp32, kOne, kAny, kFewSteps, at_most(136)},
     {kRnn, kFp16, kOne, kAny, kFewSteps, at_most(136), kAny, at_least(40)},
+    // Fewer units than the tables were made of: sums of a long K and a few results, which no library product
+    // splits well.
+    {kAnyCell, kFp32 | kFp16, kAny, kAny, kFromFive, at_most(7)},
     // A wide input beside a small state: cuDNN multiplies both at once.
     {kGru, kFp32 | kFp16, kAny, kAny, at_least(5), at_most(60), at_least(19), kAny, at_least(80)},
     // One step: few launches of cuBLAS's small kernels.

@@ -12,8 +12,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def zeros_are_seen(cell: str, dtype: torch.dtype, layers: int) -> bool:
-    """Whether outputs say where all relus are zero, or in fp32 so few sums round to the other side of zero
-    that bounds hold without: of several layers only the last one's output is seen."""
+    """Whether gradients can be compared: of several layers with relu only the last one's zeros are seen.
+
+    In fp32 so few sums round to the other side of zero that bounds hold without.
+    """
     return cell != "relu" or layers == 1 or dtype == torch.float32
 
 

@@ -220,6 +220,40 @@ def test_gradients_of_narrow_inputs_in_tf32(cell: str, inputs: int, hidden: int)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("cell", "steps", "batch", "inputs", "hidden"),
+    [
+        ("gru", 1, 24, 64, 512),
+        ("gru", 3, 16, 128, 256),
+        ("gru", 8, 8, 64, 556),
+        ("lstm", 5, 8, 48, 336),
+        ("lstm", 1, 48, 128, 256),
+        ("tanh", 1, 64, 128, 700),
+        ("tanh", 2, 64, 131, 256),
+    ],
+)
+def test_small_gradients_of_weights_in_tf32(
+    cell: str, steps: int, batch: int, inputs: int, hidden: int, seed: int
+) -> None:
+    """Few elements summed over few rows: cuDNN multiplies in fp32 although it may take TF32."""
+    with tf32_allowed(True):
+        sizes = {"steps": steps, "batch": batch, "inputs": inputs, "hidden": hidden}
+        assert compare(torch.float32, cell=cell, **sizes, grad_states=False, seed=seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("hidden", [656, 700, 724, 756, 792])
+@pytest.mark.parametrize("inputs", [128, 140, 208])
+def test_one_step_of_sixteen_rows_in_tf32(inputs: int, hidden: int) -> None:
+    """CuDNN multiplies the state of an RNN in fp32 up to a size at which other batches are in TF32."""
+    with tf32_allowed(True):
+        sizes = {"steps": 1, "batch": 16, "inputs": inputs, "hidden": hidden}
+        ran = compare(torch.float32, cell="tanh", **sizes, grad_states=False)
+    assert ran == (hidden > 724), "in fp32 such a step is upstream's"
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("steps", [1, 4, 12])
 def test_scale_of_65536_in_fp16(steps: int) -> None:
     """What is finite upstream is finite here."""

@@ -45,6 +45,13 @@ def test_few_steps_and_large_layers() -> None:
     hold(found, least=0.7, losers=0.01, given_away=0.22)
 
 
+def test_few_units() -> None:
+    """Where a tenth of the calls lost, down to half the speed, all are upstream's."""
+    found = ratios("rnn_units-h100", "units")
+    assert not found[False]
+    assert min(found[True]) < 0.6
+
+
 def test_small_layers() -> None:
     """Of five steps and more, those that cuDNN keeps on the chip."""
     found = ratios("rnn_small-h200", "small")
