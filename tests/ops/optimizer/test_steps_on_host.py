@@ -6,12 +6,14 @@ of the dtype; bit for bit is for a GPU (test_sgd.py, test_adagrad.py).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
 from device_on_host import library
+from gpus import GPUS, pretended
 from ops.optimizer.step_suite import Maker, Step
 from ops.optimizer.test_adagrad import make as make_adagrad
 from ops.optimizer.test_adagrad import reference as adagrad_reference
@@ -85,6 +87,24 @@ def test_lists_of_any_length(op: str, count: int, scaled: bool) -> None:
         if op != "_fused_adagrad_":  # which leaves scaled gradients to upstream
             options["grad_scale"] = torch.tensor(3.0)
     check(STEPS[op][0](Maker([(1 + 37 * i % 300,) for i in range(count)]), **options))
+
+
+@pytest.mark.parametrize("op", STEPS)
+def test_a_driver_that_takes_small_arguments_alone(op: str) -> None:
+    """A list that is too long for them is several launches there, and one where 32 KB are taken."""
+
+    def launches() -> list[str]:
+        check(STEPS[op][0](Maker([(1 + i,) for i in range(300)])))
+        took: list[str] = ops.launched()
+        return took
+
+    call_on_host(STEPS[op][0](Maker(SIZES)))  # loads it
+    ops = getattr(torch.ops, f"aten_ext_on_host_{op.strip('_')}")
+    ops.launched()
+    assert len(launches()) == 1
+    with pretended(dataclasses.replace(GPUS["sm_90"], argument_bytes=4096), ops.set_gpu):
+        took = launches()
+    assert len(took) > 1 and all("4096" in arguments for arguments in took), took
 
 
 @pytest.mark.parametrize("op", STEPS)
