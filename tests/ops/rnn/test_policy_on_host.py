@@ -199,6 +199,10 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"tf32": True, "batch": 112, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 16)),
         ({"tf32": True, "batch": 128, "hidden": 512}, ("recurrence", TF32, GRID, 32, 32)),
         ({"tf32": True, "batch": 129, "hidden": 512}, ("recurrence", TF32, CLUSTER, 16, 19)),
+        # The state of an RNN of exactly 16 rows is in fp32 up to a size of its own.
+        ({"mode": TANH, "tf32": True, "batch": 15, "hidden": 640}, ("recurrence", TF32, GRID, 40, 5)),
+        ({"mode": TANH, "tf32": True, "batch": 16, "hidden": 748}, (LARGE_BATCH,)),
+        ({"mode": TANH, "tf32": True, "batch": 16, "hidden": 752}, ("recurrence", TF32, GRID, 47, 8)),
         ({"tf32": True, "batch": 15}, ("recurrence", FMA, CLUSTER, 8, 1)),
         ({"tf32": True, "batch": 19}, ("recurrence", FMA, CLUSTER, 8, 2)),
         ({"tf32": True, "batch": 20}, ("recurrence", TF32, CLUSTER, 8, 2)),
