@@ -24,6 +24,7 @@ from urllib.parse import unquote
 import pytest
 import torch
 
+import processes
 from debugging.gdb_here import why_no_gdb
 from paths import DOCS, ROOT
 
@@ -134,10 +135,8 @@ def environment() -> dict[str, str]:
 def test_python_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page))
-    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )
+    warnings = ["-W", "error::DeprecationWarning:__main__"]
+    done = processes.python(*warnings, script, cwd=tmp_path, env=environment(), timeout=300)
     assert done.returncode == 0, f"{name(page)} (lines are those of the page):\n{done.stderr}"
 
 
