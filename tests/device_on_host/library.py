@@ -212,6 +212,12 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
                 f"-isystem{include}",
                 "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
                 "-ffp-contract=off",
+                # A call of the C library for each fmaf otherwise, of which kernels are made.
+                *(
+                    ["-mavx2", "-mfma"]
+                    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+                    else []
+                ),
                 # A GPU has no misaligned access: runtime.cpp says what becomes of one.
                 "-fsanitize=alignment",
                 "-fno-sanitize-recover=alignment",
