@@ -1,14 +1,15 @@
 """Python processes for tests, most of them forked from one that has imported torch.
 
 ``python("-c", code)`` is ``subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)``
-without the seconds that ``import torch`` takes. A server, one for each process of pytest, has imported torch
-and nothing of aten_ext. It forks; the child takes the environment, folder and arguments that were asked for
-and runs the program as ``__main__``. It ends as an interpreter does, with traceback, exit status, threads and
-``atexit``; but neither the interpreter nor torch's libraries are taken apart.
+without the seconds that ``import torch`` takes. A server, a child of this process of pytest, has imported
+torch and nothing of aten_ext. It forks; the child takes the environment, folder and arguments that were asked
+for and runs the program as ``__main__``. It ends as an interpreter does, with traceback, exit status, threads
+and ``atexit``; but neither the interpreter nor torch's libraries are taken apart.
 
-A program for which the start of the interpreter or of torch would have been another gets an interpreter of
-its own: options other than ``-W``, and variables that are not known to be read later (:data:`READ_LATER`). So
-does everything where there is no server. A test that is about the start or the end uses ``subprocess``.
+Variables that the interpreter or torch may have read at its start get a server of their own
+(:data:`READ_LATER` has those that it has not). Options other than ``-W`` and ``ATEN_EXT_AUTOLOAD`` get an
+interpreter of their own, and so does everything where there is no server. A test that is about the start or
+the end of an interpreter uses ``subprocess``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any, NoReturn
 
 TESTS = Path(__file__).resolve().parent
 READ_LATER = re.compile(
-    r"ATEN_EXT(?!_AUTOLOAD$)\w*|HOME|XDG_\w+|PATH|PWD|VIRTUAL_ENV|PYTEST_\w+|TORCHINDUCTOR_\w+|DISABLE_ADDMM_CUDA_LT"
+    r"ATEN_EXT\w*|HOME|XDG_\w+|PATH|PWD|VIRTUAL_ENV|PYTEST_\w+|TORCHINDUCTOR_\w+|DISABLE_ADDMM_CUDA_LT"
     r"|PYTHONPATH|PYTHONDONTWRITEBYTECODE|OMP_NUM_THREADS"
 )
 """Variables that neither the interpreter nor torch reads at its start, or that the child sees to itself."""
@@ -62,8 +63,8 @@ def python(
     environment = dict(os.environ if env is None else env)
     folder = os.fspath(cwd or Path.cwd())
     program = _split(words)
-    server = _server()
-    if program is None or server is None or not server.suits(environment):
+    server = _server_like(environment) if program else None
+    if program is None or server is None:
         command = [sys.executable, *words]
         return subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
@@ -104,8 +105,7 @@ def _split(words: list[str]) -> dict[str, Any] | None:
 class _Server:
     """The process that forks, seen from here."""
 
-    def __init__(self) -> None:
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("ATEN_EXT")}
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._channel, theirs = socket.socketpair()
         serve = f"import processes; processes.serve({theirs.fileno()})"
         start = f"import sys; sys.path.insert(0, {str(TESTS)!r}); {serve}"
@@ -113,18 +113,17 @@ class _Server:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],
                 # numpy's threads would be there after the fork, and nobody would have started them.
-                env={**self._environment, "OPENBLAS_NUM_THREADS": "1"},
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
         self.ready = self._receive(60) == 1
+        atexit.register(self._end)
 
-    def suits(self, environment: Mapping[str, str]) -> bool:
-        """Whether a child of the server can be what an interpreter with these variables would be."""
-        own = self._environment
-        names = {*environment, *own}
-        return all(READ_LATER.fullmatch(n) or environment.get(n) == own.get(n) for n in names)
+    def _end(self) -> None:
+        self._channel.close()
+        self._process.wait()
 
     def run(self, files: list[int], timeout: float) -> int | None:
         """Fork a child with the files of its request, stdout and stderr. Its status; None: it was killed."""
@@ -146,11 +145,16 @@ class _Server:
         return struct.unpack("i", said)[0] if len(said) == 4 else None
 
 
-@functools.cache
-def _server() -> _Server | None:
-    if not hasattr(socket, "send_fds"):
+def _server_like(environment: Mapping[str, str]) -> _Server | None:
+    """One that started as an interpreter with these variables would; None if there cannot be one."""
+    if "ATEN_EXT_AUTOLOAD" in environment or not hasattr(socket, "send_fds"):
         return None
-    server = _Server()
+    return _server(frozenset(pair for pair in environment.items() if not READ_LATER.fullmatch(pair[0])))
+
+
+@functools.cache
+def _server(variables: frozenset[tuple[str, str]]) -> _Server | None:
+    server = _Server({**{k: v for k, v in os.environ.items() if k == "PYTHONPATH"}, **dict(variables)})
     return server if server.ready else None
 
 
