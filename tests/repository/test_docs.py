@@ -12,8 +12,10 @@ be what they print. Anything else is text. A comment in the line before the fenc
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -179,6 +181,32 @@ def sandbox(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def run_python(text: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
+    """A command that does nothing but start Python, perhaps with variables; None: it is another."""
+    if re.search(r"[|&;<>$`*?()]", text):
+        return None
+    words = shlex.split(text)
+    own = dict(word.split("=", 1) for word in itertools.takewhile(lambda word: "=" in word, words))
+    python, *arguments = words[len(own) :]
+    if python not in ("python", "python3"):
+        return None
+    return processes.python(*arguments, cwd=folder, env=variables | own)
+
+
+def run_shell(text: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    bash = shutil.which("bash")
+    assert bash is not None
+    return subprocess.run(
+        [bash, "-c", text],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("command", commands(), ids=lambda c: f"{name(c.page)}:{c.line}")
 def test_command_runs(command: Command, sandbox: Path) -> None:
     traces = "scripts/trace_dispatch" in command.text
@@ -189,17 +217,7 @@ def test_command_runs(command: Command, sandbox: Path) -> None:
             (sandbox / block.argument).write_text(block.text + "\n")
     path = os.pathsep.join([str(sandbox / "bin"), os.environ.get("PATH", os.defpath)])
     variables = environment() | {"PATH": path, "VIRTUAL_ENV": str(sandbox)}
-    bash = shutil.which("bash")
-    assert bash is not None
-    done = subprocess.run(
-        [bash, "-c", command.text],
-        cwd=sandbox,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python(command.text, sandbox, variables) or run_shell(command.text, sandbox, variables)
     assert done.returncode == 0, f"{name(command.page)}:{command.line}: {done.stderr}"
     if command.output and (not traces or torch.__version__.startswith(f"{TRACED_TORCH}.")):
         printed = "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip()
