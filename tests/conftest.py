@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Iterator
 
@@ -27,8 +28,9 @@ hypothesis.settings.load_profile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--full``: also what takes long and adds little."""
+    """``--full``: also what takes long and adds little; ``--one-in``: for ``scripts/test --quick``."""
     parser.addoption("--full", action="store_true", help="run every entry of PyTorch's own test databases")
+    parser.addoption("--one-in", type=int, default=1, help="of each test's parameters, every Nth set alone")
 
 
 def _why_no_gpu() -> str | None:
@@ -39,8 +41,22 @@ def _why_no_gpu() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What ``--one-in`` leaves out, by its place among the parameters of its test."""
+    tests = collections.Counter[str]()
+    kept, left = [], []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (left if tests[test] % config.getoption("one_in") else kept).append(item)
+        tests[test] += 1
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip GPU tests where there is none, and those for several where there is one, and say why."""
+    _leave_out(config, items)
     reason = _why_no_gpu()
     missing = {"gpu": reason, "multigpu": reason}
     if reason is None and torch.cuda.device_count() < 2:
@@ -75,6 +91,18 @@ def fresh_registry() -> Iterator[None]:
         aten_ext.reset_counts()
         yield
     aten_ext.reset_counts()
+
+
+@pytest.fixture(autouse=True)
+def one_thread_on_host(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What CUDA kernels on the CPU are compared with is small: it takes longer to wake a thread for it."""
+    if not request.path.name.endswith("_on_host.py"):
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

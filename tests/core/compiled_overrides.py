@@ -11,6 +11,8 @@ import torch
 import torch.utils.cpp_extension
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+import aten_headers  # noqa: E402
 
 
 def load(name: str, table: str, folder: Path) -> None:
@@ -47,9 +49,9 @@ def load(name: str, table: str, folder: Path) -> None:
     sources = [build / "generated" / "entries.cpp", *sorted(folder.glob("*.cpp")), *ours]
     torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
         f"aten_ext_{name}",
-        [str(source) for source in sources],
+        [str(aten_headers.behind_them(source, build / f"{source.stem}_.cpp")) for source in sources],
         extra_include_paths=[str(ROOT / "aten_ext"), str(folder), str(build / "generated")],
-        extra_cflags=["-O1", "-std=c++20"],
+        extra_cflags=aten_headers.flags(["-O0", "-std=c++20"]),
         build_directory=str(build),
         is_python_module=False,
     )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import processes
 
 pytest.importorskip("yaml")
 
@@ -25,7 +25,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, str]:
-    run = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=900)
+    run = processes.python(SCRIPT, timeout=900)
     assert run.returncode == 0, run.stderr
     result: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
     return result

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import processes
 from aten_ext import _C, _load
 from paths import TESTS
 
@@ -35,15 +35,11 @@ print(torch._C._dispatch_dump("aten::_fused_adamw_").count("entries.cpp"))
 
 
 def python(code: str, **environment: str | bytes) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in a fresh interpreter with these variables set."""
+    """Run ``code`` in a process of its own with these variables set."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("ATEN_EXT")}
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={os.fsencode(k): os.fsencode(v) for k, v in (inherited | environment).items()},
-        capture_output=True,
-        timeout=120,
+    return processes.python(
+        "-c", code, env=inherited | {name: os.fsdecode(value) for name, value in environment.items()}
     )
-    return subprocess.CompletedProcess(run.args, run.returncode, run.stdout.decode(), run.stderr.decode())
 
 
 RUBBISH = [b"nonsense", b"[", b"*nonsense*", b"a" * 5000, b",,,x", b"'; DROP", b"\xff\xfe", b"two\nlines"]
@@ -235,11 +231,5 @@ def test_home_that_cannot_be_written(home: str) -> None:
     folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
     run = python(COUNT, PYTHONDONTWRITEBYTECODE="1", **folders)
     assert (run.returncode, run.stderr) == (0, "") and run.stdout.startswith("1 ")
-    command = subprocess.run(
-        [sys.executable, "-m", "aten_ext", "status"],
-        env=os.environ | folders,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = processes.python("-m", "aten_ext", "status", env=os.environ | folders)
     assert (command.returncode, command.stderr) == (0, "") and "_fused_adamw_" in command.stdout

@@ -13,24 +13,19 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from aten_ext import _C, _load
 from paths import ROOT
 
 
 def python(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("ATEN_EXT")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return processes.python(*arguments, cwd=cwd, env=inherited | environment)
 
 
 def test_import_is_silent() -> None:
-    run = python("-W", "error", "-c", "import torch, aten_ext; print(aten_ext.is_active())")
+    command = [sys.executable, "-W", "error", "-c", "import torch, aten_ext; print(aten_ext.is_active())"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (run.stdout, run.stderr) == ("True\n", "")
 
 
@@ -200,7 +195,7 @@ except ImportError as error:
     print(error)
 print(torch.ones(2).sum().item())
 """
-    run = python("-S", "-c", f"import sys; sys.path += {sys.path!r}" + code)
+    run = python("-c", code)
     message, result = run.stdout.strip().splitlines()
     assert message.startswith("[aten_ext] ") and file in message and "pip install" in message
     assert (result, run.stderr) == ("2.0", "")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 
 import aten_ext
+import processes
 from ops.optimizer.adam_reference import OVERRIDES, call, make_state
 
 STATE = [(4,), (5,)]
@@ -19,9 +19,7 @@ STATE = [(4,), (5,)]
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``code`` in a fresh interpreter with these variables set."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("ATEN_EXT")}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True, timeout=120
-    )
+    return processes.python("-c", code, env=inherited | environment)
 
 
 def enabled() -> set[str]:
@@ -152,9 +150,7 @@ def test_status_says_what_ran() -> None:
 
 
 def test_status_command() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "aten_ext", "status"], capture_output=True, text=True, timeout=120
-    )
+    run = processes.python("-m", "aten_ext", "status")
     assert run.returncode == 0 and "_fused_adamw_" in run.stdout and not run.stderr
 
 
@@ -244,20 +240,12 @@ except RuntimeError as error:
 
 @pytest.mark.parametrize("arguments", ["demo --nonsense", "nonsense", "bench nonsense", "status extra", ""])
 def test_mistakes_at_the_command_line_are_one_line(arguments: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "aten_ext", *arguments.split()], capture_output=True, text=True, timeout=120
-    )
+    run = processes.python("-m", "aten_ext", *arguments.split())
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
     assert "Traceback" not in run.stderr
 
 
 def test_bad_environment_at_the_command_line_is_one_line() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "aten_ext", "status"],
-        env=os.environ | {"ATEN_EXT_DISABLE": "nonsense"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    run = processes.python("-m", "aten_ext", "status", env=os.environ | {"ATEN_EXT_DISABLE": "nonsense"})
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
     assert run.stderr.startswith("[aten_ext] ATEN_EXT_DISABLE: expected names of overrides")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from aten_ext import _measured_tables as tables
 from aten_ext.tune import linear
 from gpus import GPUS, Gpu
@@ -239,14 +238,7 @@ def test_a_folder_of_the_user_is_read_at_import(tmp_path: Path) -> None:
         tables.encode(tables.Table(tables.Gpu("NVIDIA H200", 90, 132), "2.11.0", {"linear": all_of(150)}))
     )
     program = "import torch, aten_ext; print(torch.ops.aten_ext.table_source('linear', torch.device('meta')))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=TESTS,
-        env={**os.environ, "ATEN_EXT_TABLES": str(tmp_path)},
-    )
+    done = processes.python("-c", program, cwd=TESTS, env={**os.environ, "ATEN_EXT_TABLES": str(tmp_path)})
     assert done.stdout.strip() == "measured on this GPU"
 
 
@@ -302,15 +294,11 @@ def test_what_is_not_measured_is_filled() -> None:
 
 
 def test_tune_without_a_gpu() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "aten_ext", "tune", "dogs"], capture_output=True, text=True, cwd=TESTS
-    )
+    done = processes.python("-m", "aten_ext", "tune", "dogs", cwd=TESTS)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "aten_ext tune: unknown family 'dogs'; choose from: linear"
     if not torch.cuda.is_available():
-        done = subprocess.run(
-            [sys.executable, "-m", "aten_ext", "tune"], capture_output=True, text=True, cwd=TESTS
-        )
+        done = processes.python("-m", "aten_ext", "tune", cwd=TESTS)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == "aten_ext tune: there is no CUDA device here"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+import processes
 from device_on_host import library
 from paths import TESTS
 
@@ -45,7 +45,7 @@ def run_apart(code: str) -> subprocess.CompletedProcess[str]:
         "from device_on_host import library; library.load_selftest()\n"
         "ops = torch.ops.aten_ext_on_host_selftest\n"
     )
-    return subprocess.run([sys.executable, "-c", prepare + code], capture_output=True, text=True, timeout=300)
+    return processes.python("-c", prepare + code, timeout=300)
 
 
 def test_a_missing_barrier_shows() -> None:

@@ -24,6 +24,7 @@ from types import ModuleType
 import torch
 import torch.utils.cpp_extension
 
+import aten_headers
 from paths import ROOT
 
 HERE = Path(__file__).parent
@@ -187,40 +188,42 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
     generated = folder / "generated"
     sources = [HERE / "runtime.cpp"]
     for file in files:
-        # The compiler decides by the suffix: a .cu is included by a .cpp. So is a second file of a name,
-        # whose object would be the first one's.
-        is_cuda = file.suffix == ".cu"
-        if is_cuda or any(file.name == source.name for source in sources):
-            wrapper = generated / f"{file.parent.name}_{file.stem}{'_cu' if is_cuda else ''}.cpp"
-            _write(wrapper, ("#include <cuda_runtime.h>\n" if is_cuda else "") + f'#include "{file}"\n')
-            file = wrapper
-        sources.append(file)
+        # The compiler decides by the suffix: a .cu is included by a .cpp.
+        wrapper = generated / f"{file.parent.name}_{file.stem}{file.suffix.replace('.', '_')}.cpp"
+        if file.suffix == ".cu":
+            _write(wrapper, f'#include <cuda_runtime.h>\n#include "{file}"\n')
+            sources.append(wrapper)
+        else:
+            sources.append(aten_headers.behind_them(file, wrapper))
     include = cuda_include_folder()
     assert include is not None, why_not()
     folders = [HERE / "include", HERE, SOURCES, generated]
+    flags = [
+        "-O1",
+        "-std=c++20",
+        # A CUDA build has the same kernels: without this and -Bsymbolic the loader would take static
+        # variables of templates from there.
+        "-fno-gnu-unique",
+        f"-isystem{include}",
+        "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
+        "-ffp-contract=off",
+        # A call of the C library for each fmaf otherwise, of which kernels are made.
+        *(["-mavx2", "-mfma"] if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") else []),
+        # A GPU has no misaligned access: runtime.cpp says what becomes of one.
+        "-fsanitize=alignment",
+        "-fno-sanitize-recover=alignment",
+        "-DATEN_EXT_WITH_CUDA",
+        "-DATEN_EXT_DEVICE_ON_HOST",
+        "-Wno-unknown-pragmas",
+        "-Wno-attributes",
+        *os.environ.get("ATEN_EXT_ON_HOST_CFLAGS", "").split(),
+    ]
     with _nothing_preloaded(), _alone(folder):
         torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
             f"aten_ext_on_host_{name}",
             [str(source) for source in sources],
             extra_include_paths=[*map(str, folders)],
-            extra_cflags=[
-                "-O1",
-                "-std=c++20",
-                # A CUDA build has the same kernels: without this and -Bsymbolic the loader would take static
-                # variables of templates from there.
-                "-fno-gnu-unique",
-                f"-isystem{include}",
-                "-U_FORTIFY_SOURCE",  # its longjmp takes a jump between stacks for an attack
-                "-ffp-contract=off",
-                # A GPU has no misaligned access: runtime.cpp says what becomes of one.
-                "-fsanitize=alignment",
-                "-fno-sanitize-recover=alignment",
-                "-DATEN_EXT_WITH_CUDA",
-                "-DATEN_EXT_DEVICE_ON_HOST",
-                "-Wno-unknown-pragmas",
-                "-Wno-attributes",
-                *os.environ.get("ATEN_EXT_ON_HOST_CFLAGS", "").split(),
-            ],
+            extra_cflags=aten_headers.flags(flags),
             extra_ldflags=["-Wl,-Bsymbolic", *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split()],
             build_directory=str(folder),
             is_python_module=False,

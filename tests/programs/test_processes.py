@@ -27,7 +27,7 @@ from torch_databases.comparison import differences
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own."""
+    """Run a program in an interpreter of its own, which ends as one."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("ATEN_EXT")}
     path = os.pathsep.join([str(TESTS), *filter(None, [inherited.get("PYTHONPATH")])])
     return subprocess.run(

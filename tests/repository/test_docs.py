@@ -12,8 +12,10 @@ be what they print. Anything else is text. A comment in the line before the fenc
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from urllib.parse import unquote
 import pytest
 import torch
 
+import processes
 from debugging.gdb_here import why_no_gdb
 from paths import DOCS, ROOT
 
@@ -134,10 +137,8 @@ def environment() -> dict[str, str]:
 def test_python_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page))
-    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )
+    warnings = ["-W", "error::DeprecationWarning:__main__"]
+    done = processes.python(*warnings, script, cwd=tmp_path, env=environment(), timeout=300)
     assert done.returncode == 0, f"{name(page)} (lines are those of the page):\n{done.stderr}"
 
 
@@ -180,6 +181,32 @@ def sandbox(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def run_python(text: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
+    """A command that does nothing but start Python, perhaps with variables; None: it is another."""
+    if re.search(r"[|&;<>$`*?()]", text):
+        return None
+    words = shlex.split(text)
+    own = dict(word.split("=", 1) for word in itertools.takewhile(lambda word: "=" in word, words))
+    python, *arguments = words[len(own) :]
+    if python not in ("python", "python3"):
+        return None
+    return processes.python(*arguments, cwd=folder, env=variables | own)
+
+
+def run_shell(text: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    bash = shutil.which("bash")
+    assert bash is not None
+    return subprocess.run(
+        [bash, "-c", text],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("command", commands(), ids=lambda c: f"{name(c.page)}:{c.line}")
 def test_command_runs(command: Command, sandbox: Path) -> None:
     traces = "scripts/trace_dispatch" in command.text
@@ -190,17 +217,7 @@ def test_command_runs(command: Command, sandbox: Path) -> None:
             (sandbox / block.argument).write_text(block.text + "\n")
     path = os.pathsep.join([str(sandbox / "bin"), os.environ.get("PATH", os.defpath)])
     variables = environment() | {"PATH": path, "VIRTUAL_ENV": str(sandbox)}
-    bash = shutil.which("bash")
-    assert bash is not None
-    done = subprocess.run(
-        [bash, "-c", command.text],
-        cwd=sandbox,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python(command.text, sandbox, variables) or run_shell(command.text, sandbox, variables)
     assert done.returncode == 0, f"{name(command.page)}:{command.line}: {done.stderr}"
     if command.output and (not traces or torch.__version__.startswith(f"{TRACED_TORCH}.")):
         printed = "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 import aten_ext
+import processes
 from paths import ROOT
 from torch_databases import report
 from torch_databases.comparison import Outcome, differences, outcome_of
@@ -146,8 +146,7 @@ def test_page_keeps_the_other_table() -> None:
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "scripts" / "torch_databases", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return processes.python(ROOT / "scripts" / "torch_databases", *arguments, timeout=300)
 
 
 def test_script_without_a_device() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from aten_ext import _C
 from aten_ext._report import student_t
 from ops.optimizer.adam_reference import call, make_state, upstream
@@ -276,14 +275,7 @@ for _ in range(30):
 )
 def test_from_the_environment(value: str, code: int, said: str) -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("ATEN_EXT")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment | {"ATEN_EXT_REPORT": value},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = processes.python("-c", PROGRAM, env=environment | {"ATEN_EXT_REPORT": value})
     assert done.returncode == code and said in done.stderr
     assert ("_fused_adamw_" in done.stderr) == (value in ("time", "2"))
 

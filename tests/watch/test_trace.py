@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from aten_ext import _C
 from ops.optimizer.adam_reference import call, make_state
 
@@ -142,13 +142,7 @@ def step(name, dtype=torch.float32):
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ATEN_EXT")}
-    return subprocess.run(
-        [sys.executable, "-c", STEP + code],
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return processes.python("-c", STEP + code, env=inherited | environment)
 
 
 def test_summary_at_exit() -> None:
@@ -235,12 +229,6 @@ def test_nothing_to_say() -> None:
 )
 def test_environment_that_makes_no_sense(variable: str, value: str, expected: str) -> None:
     """One line, and no override is registered; see tests/core/test_registry.py for the other variables."""
-    run = subprocess.run(
-        [sys.executable, "-m", "aten_ext", "status"],
-        env=os.environ | {variable: value},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    run = processes.python("-m", "aten_ext", "status", env=os.environ | {variable: value})
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith(f"[aten_ext] {variable}: {expected}") and run.stderr.count("\n") == 1

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from paths import DOCS, ROOT, SCRIPTS
 
 WRONG = Path(__file__).with_name("wrong_kernels")
@@ -56,13 +57,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     link = ["-Wl,-Bsymbolic", "-Wl,--no-undefined", kernels, f"-L{torch_folder / 'lib'}"]
     link += ["-ltorch", "-ltorch_cpu", "-lc10"]
     subprocess.run([compiler, "-shared", *objects, "-o", library, *link], check=True, timeout=60)
-    run = subprocess.run(
-        [sys.executable, str(WRONG / "calls.py"), library],
-        env={name: value for name, value in os.environ.items() if not name.startswith("ATEN_EXT")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ATEN_EXT")}
+    run = processes.python(WRONG / "calls.py", library, env=clean)
     assert run.returncode == 0, run.stderr
     result: dict[str, Any] = json.loads(run.stdout)
     return result

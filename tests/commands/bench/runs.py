@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import processes
 from aten_ext.bench import document
 from aten_ext.bench.case import Case
 from aten_ext.bench.ceiling import Ceilings, Rate
@@ -47,13 +47,8 @@ CEILINGS = Ceilings(
 
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "aten_ext", "bench", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-        cwd=TESTS,
+    return processes.python(
+        "-m", "aten_ext", "bench", *arguments, env={**os.environ, **environment}, cwd=TESTS
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 
 import pytest
 
+import processes
 from aten_ext.__main__ import main
 from aten_ext.bench import registry
 from commands.bench.runs import complaints
@@ -15,8 +15,7 @@ from paths import SCRIPTS
 
 
 def scripts_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / "bench"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return processes.python(SCRIPTS / "bench", *arguments)
 
 
 @pytest.mark.parametrize("op", registry.FOR_DEVELOPERS)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import processes
 from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 from aten_ext.bench.result import Result, Samples
@@ -23,14 +22,7 @@ from paths import TESTS
 
 def sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "aten_ext", "sweep", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ},
-        cwd=TESTS,
-    )
+    return processes.python("-m", "aten_ext", "sweep", *arguments, cwd=TESTS, timeout=300)
 
 
 def made_up(**clocks: tuple[float, float]) -> Result:

@@ -9,8 +9,6 @@ Positions of 64 bits, which take results above 4 GB, are tested by the same test
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import hypothesis.strategies as st
@@ -19,6 +17,7 @@ import torch
 from hypothesis import given
 
 import aten_ext
+import processes
 from device_on_host import library
 from gpus import ARCHITECTURES, OTHERS, Gpu, pretended
 from ops.cat.reference import (
@@ -153,8 +152,7 @@ def test_many_others(count: int, kind: str) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_outside_of_the_tensors_is_touched(seed: int) -> None:
     """Not even read: pages that may not be are around every input and the result."""
-    command = [sys.executable, "-m", "ops.cat.guarded_calls", "200", str(seed)]
-    run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600)
+    run = processes.python("-m", "ops.cat.guarded_calls", "200", str(seed), cwd=TESTS, timeout=600)
     assert (run.stdout, run.returncode) == ("200 calls\n", 0), run.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
 import aten_ext
+import processes
 from aten_ext import _inductor_pass, _inductor_slot
 from device_on_host import library
 from ops.linear.test_on_host import load
@@ -456,14 +455,7 @@ def test_importing_does_not_import_inductor(variable: str, expected: str) -> Non
 
     environment = {**os.environ, variable: NAME}
     environment["PYTHONPATH"] = str(Path(aten_ext.__file__).parent.parent)
-    run = subprocess.run(
-        [sys.executable, "-c", HOOK],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    run = processes.python("-c", HOOK, env=environment, timeout=300)
     assert run.stdout.strip() == expected, run.stderr
 
 

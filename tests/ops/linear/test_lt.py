@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from ops.linear.cases import HALF, Linear, all_routes, meta, restored, route
 
 DTYPES = [torch.float32, *HALF]
@@ -104,10 +103,7 @@ def test_upstreams_switch_is_ours() -> None:
         "print(aten_ext.explain('addmm', m(16), m(65, 32), m(32, 16), key='CUDA').reason)\n"
     )
     for value, expected in [("1", "DISABLE_ADDMM_CUDA_LT is set"), ("0", "")]:
-        environment = {**os.environ, "DISABLE_ADDMM_CUDA_LT": value}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        )
+        done = processes.python("-c", code, env={**os.environ, "DISABLE_ADDMM_CUDA_LT": value})
         assert done.stdout.strip() == expected
 
 

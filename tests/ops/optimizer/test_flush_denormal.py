@@ -5,13 +5,12 @@ In a process of their own: the threads of the pool take the mode of the one that
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
+import processes
 from paths import TESTS
 
 STEPS = ("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_")
@@ -93,13 +92,7 @@ if when == "unseen":
 
 
 def printed(op: str, when: str) -> list[str]:
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), op, when],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    run = processes.python("-c", textwrap.dedent(PROGRAM), op, when, cwd=TESTS)
     assert run.stderr == ""
     return run.stdout.splitlines()
 

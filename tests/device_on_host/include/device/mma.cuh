@@ -5,8 +5,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <utility>
-
 namespace aten_ext::cuda {
 namespace mma_on_host {
 
@@ -22,36 +20,36 @@ inline float tf32(uint32_t bits) {
   return __uint_as_float(bits & 0xffffe000u);
 }
 
-struct Fragments {
-  uint32_t a[4], b[2];
-};
-
-// A[row][k] and B[k][column] out of the fragments of all lanes.
-template <int K, typename A, typename B>
-void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], A element_of_a, B element_of_b) {
-  Fragments mine;
-  memcpy(mine.a, a, sizeof(mine.a));
-  memcpy(mine.b, b, sizeof(mine.b));
-  const char (*slots)[device_on_host::kSlotBytes] = device_on_host::exchange(0xffffffff, &mine, sizeof(mine));
-  const auto of_lane = [slots](int lane) {
-    Fragments result;
-    memcpy(&result, slots[lane], sizeof(result));
-    return result;
+// Each lane brings the numbers of four registers of A and of two of B, `N` of each.
+template <unsigned N>
+void multiply(float (&d)[4], const float (&mine)[6 * N]) {
+  const char (*slots)[device_on_host::kSlotBytes] = device_on_host::exchange(0xffffffff, mine, sizeof(mine));
+  const auto number = [slots](unsigned lane, unsigned which, unsigned i) {
+    float value;
+    memcpy(&value, slots[lane] + (which * N + i) * sizeof(float), sizeof(value));
+    return value;
   };
-  const int g = static_cast<int>(device_on_host::current->lane) / 4;
-  const int t = static_cast<int>(device_on_host::current->lane) % 4;
-  float rows[2][K];
-  float columns[2][K];
-  for (int i = 0; i < 2; ++i) {
-    for (int k = 0; k < K; ++k) {
-      rows[i][k] = element_of_a(of_lane, g + i * 8, k);
-      columns[i][k] = element_of_b(of_lane, k, 2 * t + i);
+  const unsigned g = device_on_host::current->lane / 4;
+  const unsigned t = device_on_host::current->lane % 4;
+  float rows[2][8 * N];
+  float columns[2][8 * N];
+  unsigned k = 0;
+  for (unsigned half = 0; half < 2; ++half) {
+    for (unsigned lane = 0; lane < 4; ++lane) {
+      for (unsigned i = 0; i < N; ++i, ++k) {
+        for (unsigned j = 0; j < 2; ++j) {
+          rows[j][k] = number(g * 4 + lane, half * 2 + j, i);
+          columns[j][k] = number((2 * t + j) * 4 + lane, 4 + half, i);
+        }
+      }
     }
   }
   for (int i = 0; i < 4; ++i) {
-    for (int k = 0; k < K; ++k) {
-      d[i] += rows[i / 2][k] * columns[i % 2][k];
+    float sum = d[i];
+    for (k = 0; k < 8 * N; ++k) {
+      sum += rows[i / 2][k] * columns[i % 2][k];
     }
+    d[i] = sum;
   }
 }
 
@@ -60,26 +58,20 @@ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], A e
 template <typename T>
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   device_on_host::require_code(80);
-  mma_on_host::multiply<16>(
-      d, a, b,
-      [](auto of_lane, int row, int k) {
-        return mma_on_host::half_of<T>(of_lane(row % 8 * 4 + k % 8 / 2).a[row / 8 + k / 8 * 2], k % 2);
-      },
-      [](auto of_lane, int k, int column) {
-        return mma_on_host::half_of<T>(of_lane(column * 4 + k % 8 / 2).b[k / 8], k % 2);
-      });
+  float mine[12];
+  for (int i = 0; i < 12; ++i) {
+    mine[i] = mma_on_host::half_of<T>(i < 8 ? a[i / 2] : b[i / 2 - 4], i % 2);
+  }
+  mma_on_host::multiply<2>(d, mine);
 }
 
 inline void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   device_on_host::require_code(80);
-  mma_on_host::multiply<8>(
-      d, a, b,
-      [](auto of_lane, int row, int k) {
-        return mma_on_host::tf32(of_lane(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2]);
-      },
-      [](auto of_lane, int k, int column) {
-        return mma_on_host::tf32(of_lane(column * 4 + k % 4).b[k / 4]);
-      });
+  float mine[6];
+  for (int i = 0; i < 6; ++i) {
+    mine[i] = mma_on_host::tf32(i < 4 ? a[i] : b[i - 4]);
+  }
+  mma_on_host::multiply<1>(d, mine);
 }
 
 inline uint32_t round_to_tf32(float x) {

@@ -6,14 +6,13 @@ In a process of their own: the threads of the pool take the mode of the one that
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 
+import processes
 from paths import TESTS
 
 from .cases import documented
@@ -81,9 +80,7 @@ print(json.dumps(answers()))
 
 
 def answers(when: str) -> Mapping[str, Any]:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, when], cwd=TESTS, capture_output=True, text=True, timeout=120
-    )
+    run = processes.python("-c", PROGRAM, when, cwd=TESTS)
     assert run.stderr == ""
     found: dict[str, Any] = json.loads(run.stdout)
     assert len(found) == 9
