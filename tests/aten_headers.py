@@ -30,10 +30,9 @@ def flags(own: Sequence[str]) -> list[str]:
 
 
 def behind_them(file: Path, wrapper: Path) -> Path:
-    """``wrapper``, which includes ATen's headers and then ``file``; ``file`` itself if it has no tensors."""
-    if not re.search(r"\bat::Tensor|TORCH_LIBRARY", file.read_text()):
-        return file
-    text = f'#include "{NAME}"\n#include "{file}"\n'
+    """``wrapper``, which includes ``file``, and before it ATen's headers if the file has tensors."""
+    has_tensors = re.search(r"\bat::Tensor|TORCH_LIBRARY", file.read_text())
+    text = (f'#include "{NAME}"\n' if has_tensors else "") + f'#include "{file}"\n'
     if not wrapper.exists() or wrapper.read_text() != text:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         wrapper.write_text(text)
