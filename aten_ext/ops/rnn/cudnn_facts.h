@@ -10,14 +10,15 @@
 namespace aten_ext::cuda {
 
 // Where cuDNN multiplies the state in TF32, if it may, seen by its error: above a hidden size in larger
-// batches, from another on in all of two rows and more but 16, and in 16 from a third. By Cell. Up to the
-// first of these sizes it has kernels of its own for small layers, in fp32 and fp16, whose first step is
-// long.
+// batches, from another on in all of two rows and more; one number of rows has a size of its own. By Cell. Up
+// to the first of these sizes it has kernels of its own for small layers, in fp32 and fp16, whose first step
+// is long.
 struct CudnnTf32 {
-  int64_t beyond_hidden, rows, any_rows_hidden, sixteen_rows_hidden;
+  int64_t beyond_hidden, rows, any_rows_hidden;
+  int64_t other_rows, other_rows_hidden;
 };
 constexpr CudnnTf32 kCudnnTf32[] = {
-    {384, 17, 640, 752}, {384, 17, 640, 752}, {192, 17, 448, 448}, {192, 20, 640, 640}};
+    {384, 17, 640, 16, 752}, {384, 17, 640, 16, 752}, {192, 17, 448, 0, 0}, {192, 20, 640, 0, 0}};
 
 constexpr const CudnnTf32& cudnn_tf32(Cell cell) {
   return kCudnnTf32[static_cast<int>(cell)];
@@ -25,9 +26,9 @@ constexpr const CudnnTf32& cudnn_tf32(Cell cell) {
 
 constexpr bool has_tf32_state(Cell cell, int64_t batch, int64_t hidden) {
   const CudnnTf32& cudnn = cudnn_tf32(cell);
-  const int64_t from = batch >= cudnn.rows ? 0
-                       : batch == 16       ? cudnn.sixteen_rows_hidden
-                                           : cudnn.any_rows_hidden;
+  const int64_t from = batch >= cudnn.rows         ? 0
+                       : batch == cudnn.other_rows ? cudnn.other_rows_hidden
+                                                   : cudnn.any_rows_hidden;
   return batch > 1 && hidden > cudnn.beyond_hidden && hidden >= from;
 }
 

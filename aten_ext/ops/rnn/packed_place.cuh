@@ -20,8 +20,6 @@ struct PackedItem {
   int64_t index;  // of [times, batch]
   int time, row;
 };
-// All items have to be fewer: what is divided is 32 bits.
-constexpr int64_t kMostPackedItems = INT32_MAX - kPackedWarps;
 
 // Row `row` of the padded sequence at a time.
 struct PackedPlace {
@@ -32,7 +30,8 @@ struct PackedPlace {
   int64_t packed_row;  // where it exists
 };
 
-// This warp's item, of `works` pieces of `times` times; behind the last one `work` is `works`.
+// This warp's item, in 32 bits, which plan_rnn() sees to, of `works` pieces of `times` times; behind the last
+// one `work` is `works`.
 __device__ __forceinline__ PackedItem packed_item(int works, int times, int batch) {
   const int warp = static_cast<int>(blockIdx.x) * kPackedWarps + static_cast<int>(threadIdx.x) / kPackedLanes;
   const int work = min(warp / (times * batch), works);
@@ -58,9 +57,6 @@ __device__ __forceinline__ PackedPlace place_of(const PackedRows& rows, int padd
 template <typename Arguments>
 cudaError_t launch_warps(void (*kernel)(Arguments), const Arguments& arguments, int64_t warps,
                          cudaStream_t stream) {
-  if (warps > kMostPackedItems) {
-    return cudaErrorInvalidValue;
-  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(warps, int64_t{kPackedWarps})));
   config.blockDim = dim3(kPackedThreads);
