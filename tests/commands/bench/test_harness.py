@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -203,6 +204,12 @@ def test_a_gpu_table_fits_when_piped(capsys: pytest.CaptureFixture[str]) -> None
     assert all(line.rstrip().endswith("30 *") for line in printed.splitlines() if "1.25" in line)
     assert printed.count("1.25") == 2 * len(results)
     assert "GPU us n/a, cannot be captured: why" in printed
+
+
+def test_a_clock_that_is_missing_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    report.show(report.console(), [made_up_result(eager=(2.5, 1.0))], never_slower=None)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "2.50" in line)
+    assert re.search(r"(n/a +){3}2\.5", row), row
 
 
 def test_a_busy_machine_is_pointed_out() -> None:

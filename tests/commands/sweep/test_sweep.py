@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def test_real_models() -> None:
     drawn = [c.name for c in families.draw(families.chosen(["linear", "gru", "cat"]), "cuda", 0, 400)]
     of_models = sum(any(name.startswith(model) for model in names) for name in drawn)
     assert 0.35 * len(drawn) < of_models < 0.65 * len(drawn)
+
+
+def test_few_rows_mostly() -> None:
+    """What the kernel of linear layers is for: up to 64 rows. The rest are cuBLASLt's."""
+    drawn = [c.name for c in families.draw(["linear"], "cuda", 0, 400)]
+    rows = [int(found[1]) for name in drawn if (found := re.search(r"\bM=(\d+)", name))]
+    assert len(rows) == len(drawn)
+    assert 0.75 * len(rows) < sum(m <= 64 for m in rows) < len(rows)
 
 
 @pytest.mark.parametrize("family", ["cat", "fused_adam", "rnn_cpu"])
