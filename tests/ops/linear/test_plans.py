@@ -121,14 +121,16 @@ def test_tiles_by_hand(dtype: torch.dtype, groups: int, splits: int) -> None:
 
 
 def test_the_plan_in_words() -> None:
-    """What ``explain`` says: tiles, block or blocks of a tile, and whose figures chose."""
+    """What ``explain`` says: tiles, block or blocks of a tile, how many at a time, whose figures chose."""
+    tiles = r"few rows: tiles of (\d+) x (\d+), (\d+) (blocks?) a tile(, one a multiprocessor)?; (.+)"
     said = set()
-    for m, n, k in [(1, 64, 64), (3, 512, 2048), (32, 512, 512)]:
+    for m, n, k in [(1, 64, 64), (3, 512, 2048), (32, 512, 512), (48, 512, 512)]:
         answer = aten_ext.explain("mm", meta(m, k), meta(n, k).t(), key="CUDA")
-        found = re.fullmatch(r"few rows: tiles of (\d+) x (\d+), (\d+) (blocks?) a tile; (.+)", answer.plan)
+        found = re.fullmatch(tiles, answer.plan)
         assert found is not None, answer.plan
-        rows, columns, blocks, word, figures = found.groups()
+        rows, columns, blocks, word, alone, figures = found.groups()
         assert int(rows) >= m and int(columns) > 0 and (word == "block") == (blocks == "1")
+        assert (alone is not None) == (rows == "64"), "fp32 with 64 rows takes all shared memory"
         assert figures
         said.add(word)
     assert said == {"block", "blocks"}
