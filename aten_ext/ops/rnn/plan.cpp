@@ -77,7 +77,7 @@ constexpr int64_t kGridChunkSteps = 320;
 // Packed, where no gradients follow: bytes of a chunk with its padded input and output. Upstream was seen to
 // take 48 MiB and more beside its outputs, and gates and a state for each row in the tensors' dtype.
 constexpr int64_t kPackedChunkBytes = int64_t{64} << 20;
-constexpr int64_t kPackedChunkSteps = 64;
+constexpr int64_t kPackedChunkSteps = 32;
 
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
