@@ -29,5 +29,5 @@ def why_no_calls() -> str | None:
         return why
     write = ["-ex", "starti", "-ex", "set var $xmm0.v4_int32[0] = 1", "-ex", "print $xmm0.v4_int32[0]"]
     command = ["gdb", "-batch", "-nx", "-q", *write, shutil.which("true") or "/bin/true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return None if "$1 = 1" in done.stdout else "gdb cannot write the registers of a program here"

@@ -43,7 +43,7 @@ def test_every_mutant_is_listed() -> None:
         [sys.executable, str(ROOT / "scripts" / "mutants"), "--list"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert run.stdout.splitlines() == [
         f"{mutant.file}: {mutant.name}  [{', '.join(mutant.tests)}]" for mutant in MUTANTS
@@ -134,7 +134,7 @@ def test_mistakes_at_the_command_line_are_one_line(script: str, arguments: list[
         [sys.executable, str(ROOT / "scripts" / script), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
     assert run.stderr.startswith(f"{script}: ")

@@ -30,7 +30,7 @@ def script() -> ModuleType:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -34,7 +34,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip("needs the C++ sources")
     python = [sys.executable, str(SCRIPTS / "codegen.py"), "--cpu-only"]
     table = str(WRONG / "table.yaml")
-    subprocess.run([*python, "--table", table, "--folder", str(folder)], check=True, timeout=60)
+    subprocess.run([*python, "--table", table, "--folder", str(folder)], check=True, timeout=300)
     # The operators behind aten_ext.explain would be defined twice.
     entries = folder / "entries.cpp"
     entries.write_text(entries.read_text().replace("FRAGMENT(aten_ext,", "FRAGMENT(aten_ext_wrong,"))
@@ -56,7 +56,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     kernels = str(package / "_kernels.abi3.so")
     link = ["-Wl,-Bsymbolic", "-Wl,--no-undefined", kernels, f"-L{torch_folder / 'lib'}"]
     link += ["-ltorch", "-ltorch_cpu", "-lc10"]
-    subprocess.run([compiler, "-shared", *objects, "-o", library, *link], check=True, timeout=60)
+    subprocess.run([compiler, "-shared", *objects, "-o", library, *link], check=True, timeout=300)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ATEN_EXT")}
     run = processes.python(WRONG / "calls.py", library, env=clean)
     assert run.returncode == 0, run.stderr

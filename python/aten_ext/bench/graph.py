@@ -69,8 +69,10 @@ def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
     import torch
 
     graph = torch.cuda.CUDAGraph()
+    current = torch.cuda.current_stream()
+    of_its_own = None if current == torch.cuda.default_stream() else current  # None: torch's own, made for captures
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=of_its_own):
             for index in range(count):
                 calls[index % len(calls)]()
     except RuntimeError as error:

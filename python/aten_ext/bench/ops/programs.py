@@ -9,6 +9,7 @@ program whose library is missing is skipped by name.
 from __future__ import annotations
 
 import gc
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,7 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
 
     result = Result(case, settings.device)
     torch.manual_seed(0)
-    with Overrides() as switch:
+    with Overrides() as switch, _stream_to_capture_on(settings.device):
         switch.set(False)
         try:
             _free(settings.device)
@@ -77,7 +78,6 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
         result.reason = None if ran else "no fused kernel ran"
         clocks: dict[str, Any] = {}
         if settings.device == "cuda":
-            gc.collect()  # a graph of the calls before, if one is alive, waits for another stream
             try:
                 clocks["gpu"] = GraphClock([call], switch)
             except (CaptureError, RuntimeError) as error:
@@ -89,6 +89,18 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
                 clock.sample(result.clocks.setdefault(name, Samples()), settings.seconds / len(clocks))
 
         return harness.settle(result, sample, settings.never_slower)
+
+
+def _stream_to_capture_on(device: str) -> AbstractContextManager[Any]:
+    """All calls of a program are made on the stream that is captured.
+
+    A parameter's ``AccumulateGrad`` node belongs to the stream of the forward that made it. AWD-LSTM keeps such nodes
+    alive from call to call: its layers' lists hold the dropped weights. Made on the default stream, they would have a
+    capture wait for that stream, which CUDA refuses.
+    """
+    import torch
+
+    return torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext()
 
 
 def _free(device: str) -> None:
