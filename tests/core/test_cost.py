@@ -209,7 +209,9 @@ def test_measured_json_is_made_from_the_benchmarks() -> None:
     script = ROOT / "scripts" / "measured"
     if not script.exists() or not (ROOT / "docs" / "benchmarks").is_dir():
         pytest.skip("needs a checkout")
-    run = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=300
+    )
     assert (run.returncode, run.stderr) == (0, "")
 
 

@@ -30,9 +30,11 @@ struct PackedPlace {
   int64_t packed_row;  // where it exists
 };
 
-// This warp's item, in 32 bits, which plan_rnn() sees to, of `works` pieces of `times` times; behind the last
-// one `work` is `works`.
-__device__ __forceinline__ PackedItem packed_item(int works, int times, int batch) {
+// This warp's item, in 32 bits, which plan_rnn() sees to, of `works` pieces of work; behind the last one
+// `work` is `works`.
+__device__ __forceinline__ PackedItem packed_item(int works, const PackedSteps& of) {
+  const int times = of.steps;
+  const int batch = of.batch;
   const int warp = static_cast<int>(blockIdx.x) * kPackedWarps + static_cast<int>(threadIdx.x) / kPackedLanes;
   const int work = min(warp / (times * batch), works);
   const int index = warp - work * (times * batch);
@@ -51,6 +53,10 @@ __device__ __forceinline__ PackedPlace place_of(const PackedRows& rows, int padd
   const bool exists = time >= 0 && time < length;
   return {row, time, exists, time == (direction == 0 ? length - 1 : 0),
           exists ? int64_t{rows.first_row[time]} + row : 0};
+}
+
+inline int64_t warps_of(const PackedSteps& of, int works) {
+  return int64_t{of.steps} * of.batch * works;
 }
 
 // A warp for each row of each time.

@@ -33,17 +33,16 @@ struct PadArguments {
   int64_t apart;
   int64_t features;
   int directions;
-  int first[2];
-  int steps;
+  PackedSteps of;
 };
 
 template <typename Word>
 __global__ __launch_bounds__(kPackedThreads) void pad_kernel(const __grid_constant__ PadArguments<Word> a) {
-  const PackedItem item = packed_item(a.directions, a.steps, a.rows.batch);
+  const PackedItem item = packed_item(a.directions, a.of);
   if (item.work == a.directions) {
     return;
   }
-  const PackedPlace place = place_of(a.rows, a.first[item.work] + item.time, item.row, item.work);
+  const PackedPlace place = place_of(a.rows, a.of.first[item.work] + item.time, item.row, item.work);
   const Word* const from = place.exists ? a.x[item.work] + place.packed_row * a.x_row : nullptr;
   Word* const to = a.padded + item.work * a.apart + item.index * a.features;
   for (int64_t i = packed_lane(); i < a.features; i += kPackedLanes) {
@@ -59,18 +58,17 @@ struct PackArguments {
   Word* hy;
   int64_t hidden;  // in words
   int directions;
-  int first[2];
-  int steps;
+  PackedSteps of;
 };
 
 template <typename Word>
 __global__ __launch_bounds__(kPackedThreads) void pack_kernel(const __grid_constant__ PackArguments<Word> a) {
-  const PackedItem item = packed_item(a.directions, a.steps, a.rows.batch);
+  const PackedItem item = packed_item(a.directions, a.of);
   if (item.work == a.directions) {
     return;
   }
   const int direction = item.work;
-  const PackedPlace place = place_of(a.rows, a.first[direction] + item.time, item.row, direction);
+  const PackedPlace place = place_of(a.rows, a.of.first[direction] + item.time, item.row, direction);
   if (!place.exists) {
     return;
   }
@@ -100,11 +98,11 @@ constexpr float kHeld = 1e30f;
 
 __global__ __launch_bounds__(kPackedThreads) void hold_kernel(const __grid_constant__ HoldArguments a) {
   const HoldRows& hold = a.hold;
-  const PackedItem item = packed_item(hold.directions, hold.steps, a.rows.batch);
+  const PackedItem item = packed_item(hold.directions, hold.of);
   if (item.work == hold.directions) {
     return;
   }
-  if (place_of(a.rows, hold.first[item.work] + item.time, item.row, item.work).exists) {
+  if (place_of(a.rows, hold.of.first[item.work] + item.time, item.row, item.work).exists) {
     return;
   }
   float* const gates = hold.projection[item.work] + item.index * kGates * hold.hidden;
@@ -126,9 +124,8 @@ cudaError_t pad_words(const PackedRows& rows, const PadRows& pad, cudaStream_t s
                                      words(pad.apart),
                                      words(pad.features),
                                      pad.directions,
-                                     {pad.first[0], pad.first[1]},
-                                     pad.steps};
-  return launch_warps(pad_kernel<Word>, arguments, int64_t{pad.steps} * rows.batch * pad.directions, stream);
+                                     pad.of};
+  return launch_warps(pad_kernel<Word>, arguments, warps_of(pad.of, pad.directions), stream);
 }
 
 template <typename Word>
@@ -139,10 +136,8 @@ cudaError_t pack_words(const PackedRows& rows, const PackOutput& pack, cudaStrea
                                       static_cast<Word*>(pack.hy),
                                       pack.hidden * pack.element_bytes / static_cast<int64_t>(sizeof(Word)),
                                       pack.directions,
-                                      {pack.first[0], pack.first[1]},
-                                      pack.steps};
-  return launch_warps(pack_kernel<Word>, arguments, int64_t{pack.steps} * rows.batch * pack.directions,
-                      stream);
+                                      pack.of};
+  return launch_warps(pack_kernel<Word>, arguments, warps_of(pack.of, pack.directions), stream);
 }
 
 // Whether all of these are multiples of a word.
@@ -196,8 +191,7 @@ cudaError_t launch_pack(const PackedRows& rows, const PackOutput& pack, cudaStre
 }
 
 cudaError_t launch_hold(const PackedRows& rows, const HoldRows& hold, cudaStream_t stream) {
-  return launch_warps(hold_kernel, HoldArguments{rows, hold},
-                      int64_t{hold.steps} * rows.batch * hold.directions, stream);
+  return launch_warps(hold_kernel, HoldArguments{rows, hold}, warps_of(hold.of, hold.directions), stream);
 }
 
 }  // namespace aten_ext::cuda

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "ops/rnn/pieces.h"
+
 namespace aten_ext::cuda {
 
 // In the device's memory.
@@ -21,12 +23,25 @@ struct PackedRows {
   int batch;
 };
 
+// Some steps of each direction, of the first rows of the batch. What is padded has [steps, batch] rows.
+struct PackedSteps {
+  int first[2];  // by direction: the first in time
+  int steps;
+  int batch;
+};
+
+inline PackedSteps packed_steps(const PackedRows& rows, const Piece& piece) {
+  const auto first = static_cast<int>(piece.first);
+  const auto steps = static_cast<int>(piece.steps);
+  return {{first, rows.steps - first - steps}, steps, static_cast<int>(piece.batch)};
+}
+
 // Writes `count` numbers to the device's memory. They travel in the arguments of launches: nothing is
 // awaited, and a graph keeps them.
 cudaError_t launch_write(const int* numbers, int64_t count, int* to, cudaStream_t stream);
 
 // Packed rows of `features` elements, x_row apart, to [steps, batch, features], zero where there is none: of
-// each direction, whose results are `apart` elements from one another, some steps.
+// each direction, whose results are `apart` elements from one another.
 struct PadRows {
   const void* x[2];  // by direction
   int64_t x_row;
@@ -35,13 +50,13 @@ struct PadRows {
   int64_t features;
   int element_bytes;
   int directions;
-  int first[2];  // the steps from this time on
-  int steps;
+  PackedSteps of;
 };
 cudaError_t launch_pad(const PackedRows& rows, const PadRows& pad, cudaStream_t stream);
 
 // What a layer computed in some steps of each direction, [steps, batch, directions * hidden], to packed rows
-// of y, and the states at each row's own last step, if it is one of these, to hy [directions, batch, hidden].
+// of y, and the states at each row's own last step, if it is one of these, to hy [directions, rows of the
+// whole batch, hidden].
 struct PackOutput {
   const void* padded;
   void* y;
@@ -49,20 +64,17 @@ struct PackOutput {
   int64_t hidden;
   int element_bytes;
   int directions;
-  int first[2];  // as above
-  int steps;
+  PackedSteps of;
 };
 cudaError_t launch_pack(const PackedRows& rows, const PackOutput& pack, cudaStream_t stream);
 
 // Lets an LSTM keep its cell state where a row takes no part: of the projections [steps, batch, 4 * hidden]
-// of `steps` times from `first` on, the forget gate's become so large and the input gate's so small that
-// these gates are 1 and 0 exactly.
+// the forget gate's become so large and the input gate's so small that these gates are 1 and 0 exactly.
 struct HoldRows {
   float* projection[2];  // by direction
-  int first[2];
-  int steps;
   int64_t hidden;
   int directions;
+  PackedSteps of;
 };
 cudaError_t launch_hold(const PackedRows& rows, const HoldRows& hold, cudaStream_t stream);
 

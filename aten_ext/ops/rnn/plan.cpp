@@ -299,7 +299,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
       return "large projection that upstream may do in TF32";
     }
   }
-  plan.chunk = choose_chunk(problem, plan.recurrence);
+  plan.chunk = choose_chunk(problem, plan.recurrence, !problem.differentiated);
   return choose_kernel(problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
 }
 
@@ -317,14 +317,14 @@ const char* describe_math(Math math) {
 
 }  // namespace
 
-int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
+int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence, bool padded) {
   const Sequence& sequence = problem.sequence;
   const int64_t step_bytes =
       sequence.batch * problem.gates() * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t fewest = recurrence.exchange == Exchange::Grid ? kGridChunkSteps : kChunkSteps;
   const int64_t wanted = ceil_div(sequence.steps * step_bytes, kChunkBytes);
   int64_t chunks = std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest));
-  if (sequence.is_packed() && !problem.differentiated) {
+  if (sequence.is_packed() && padded) {
     const int64_t units = problem.hidden * problem.directions;
     const int64_t bytes = problem.is_16_bits() ? 2 : 4;
     const int64_t padded_bytes =
@@ -334,6 +334,23 @@ int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
     chunks = std::max(chunks, std::min(for_memory, sequence.steps / kPackedChunkSteps));
   }
   return ceil_div(sequence.steps, chunks);
+}
+
+std::vector<Piece> pieces_of_forward(const RnnPlan& plan) {
+  const RnnProblem& problem = plan.problem;
+  return plan.saves && problem.sequence.is_packed() ? cut(pieces_of(problem, true), plan.chunk)
+                                                    : chunks_of(problem.sequence, plan.chunk);
+}
+
+Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence, int64_t batch) {
+  if (batch == problem.sequence.batch) {
+    return recurrence;
+  }
+  RnnProblem fewer = problem;
+  fewer.sequence.batch = batch;
+  Recurrence r = recurrence;
+  (void)choose_kernel(fewer, r);  // it took more of such groups
+  return r;
 }
 
 Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
@@ -347,7 +364,7 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (sizes.steps > kMax / 256 || sizes.batch > kMax / 256 || sizes.hidden > kMax / 256 ||
       sizes.input > kMax / 256 || sizes.steps * sizes.batch > (sequence.is_packed() ? kMax / 8 : kMax)) {
-    // Of a packed one six kinds of rows are copied in one launch (training/packed.h).
+    // Of a packed one four kinds of rows are copied in one launch (training/packed.h).
     return "sizes beyond 32 bits";
   }
   RnnPlan plan{};
@@ -368,7 +385,9 @@ std::string RnnPlan::describe() const {
   } else {
     text << (problem.sequence.is_packed() ? "padded, " : "") << describe_recurrence(recurrence) << ", "
          << describe_math(recurrence.math);
-    if (chunk < problem.sequence.steps) {
+    if (pieces > 1) {
+      text << ", in " << pieces << " pieces";
+    } else if (chunk < problem.sequence.steps) {
       text << ", " << chunk << " steps at a time";
     }
     text << (saves ? ", saves what the backward needs" : "");

@@ -2,12 +2,15 @@
 // build, so that aten_ext.explain can answer for a GPU elsewhere. Standard library only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/choice.h"
 #include "core/needs.h"
 #include "ops/rnn/cell_kernel.h"
+#include "ops/rnn/pieces.h"
 #include "ops/rnn/problem.h"
 
 namespace aten_ext {
@@ -51,6 +54,7 @@ struct RnnPlan {
   Recurrence recurrence;  // of every layer, for Route::Recurrence
   int64_t chunk;          // steps that are projected, and then launched, at once; all, or a part of many
   bool saves;             // the coefficients of the gradients, into the reserve
+  size_t pieces;          // of a packed sequence that it saves them of
   CellKernel step[2];     // for Route::Step: of the first layer, of the others
 
   std::string describe() const;
@@ -70,7 +74,15 @@ constexpr bool has_units_for_all(int blocks, int units, int64_t hidden) {
 }
 
 // Steps of a chunk, so that the projections of a long sequence do not take more memory than they have to.
-int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence);
+// `padded`: of a packed sequence that is padded chunk by chunk.
+int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence, bool padded);
+
+// What one launch after the other computes of a layer, a packed sequence with fewer and fewer rows.
+std::vector<Piece> pieces_of_forward(const RnnPlan& plan);
+
+// A recurrence for the first rows of the batch: fewer groups of as many rows, by the same kernel. With other
+// groups the last bit of a sum in TF32 could differ.
+Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence, int64_t batch);
 
 // Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.
 bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden);

@@ -14,6 +14,13 @@ struct _cudnn_rnn;
 
 namespace aten_ext::cuda {
 
+// What a packed sequence in training may take beyond its rows before it is padded in several pieces
+// (pieces.h).
+struct PieceLimits {
+  int64_t bytes = int64_t{32} << 20;
+  int64_t steps = 16;  // of a piece, at least
+};
+
 struct RnnProblem {
   Cell cell;
   Dtype dtype;
@@ -29,6 +36,7 @@ struct RnnProblem {
   int directions;
   int64_t hidden;
   Sequence sequence;
+  PieceLimits piece_limits;
 
   int gates() const {
     return gates_of(cell);

@@ -70,7 +70,9 @@ def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
 
     graph = torch.cuda.CUDAGraph()
     current = torch.cuda.current_stream()
-    of_its_own = None if current == torch.cuda.default_stream() else current  # None: torch's own, made for captures
+    of_its_own = (
+        None if current == torch.cuda.default_stream() else current
+    )  # None: torch's own, made for captures
     try:
         with torch.cuda.graph(graph, stream=of_its_own):
             for index in range(count):

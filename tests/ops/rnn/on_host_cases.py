@@ -24,6 +24,8 @@ ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
 TRAINING = [
     "ops/rnn/training/cudnn_rnn_backward.cpp",
     "ops/rnn/training/layer.cpp",
+    "ops/rnn/training/layer_coefficients.cpp",
+    "ops/rnn/training/layer_gates.cpp",
     "ops/rnn/training/scratch.cpp",
     "ops/rnn/training/both_directions.cpp",
     "ops/rnn/training/few_rows.cu",
@@ -45,6 +47,7 @@ def load() -> Any:
     library.load(
         "cudnn_rnn",
         "ops/rnn/cudnn_rnn.cpp",
+        "ops/rnn/layer_recurrence.cpp",
         "ops/rnn/projection.cpp",
         "ops/rnn/lt_product.cpp",
         "ops/rnn/recurrence.cu",
@@ -52,6 +55,7 @@ def load() -> Any:
         "core/capture.cpp",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
+        "ops/rnn/pieces.cpp",
         *TRAINING,
         "ops/rnn/step_policy.cpp",
         "ops/rnn/recurrence_shape.cpp",

@@ -63,6 +63,41 @@ def test_one_long_row_takes_no_more_than_upstream(kind: type[torch.nn.RNNBase]) 
     holds_packed(kind(512, 512, 2, bidirectional=True).cuda().eval(), [100] + [12] * 63, torch.float32)
 
 
+LENGTHS = {
+    "even": [100 - i * 75 // 63 for i in range(64)],
+    "half": [100] * 32 + [50] * 32,
+    "one long": [100] + [12] * 63,
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_packed_training_takes_no_more_than_upstream(
+    lengths: list[int], kind: type[torch.nn.RNNBase], dtype: torch.dtype
+) -> None:
+    """Forward and backward; what is saved is padded in pieces."""
+    rnn = kind(512, 512, 2, bidirectional=True).to("cuda", dtype)
+    padded = torch.randn(lengths[0], len(lengths), rnn.input_size, device="cuda")
+    x = pack_padded_sequence(padded.to(dtype), torch.tensor(lengths))
+
+    def step() -> None:
+        leaf = x._replace(data=x.data.detach().requires_grad_())
+        y = rnn(leaf)[0].data
+        torch.autograd.grad(y, [leaf.data, *rnn.parameters()], torch.ones_like(y))
+
+    with aten_ext.disabled():
+        step()
+        of_upstream = peak(step)
+    aten_ext.reset_counts()
+    step()
+    if aten_ext.counts("CUDA")["_cudnn_rnn"].ran == 0:
+        pytest.skip("upstream's by the table of this GPU")
+    assert_ran("_cudnn_rnn_backward")
+    assert peak(step) <= max(1.1 * of_upstream, of_upstream + 32)
+
+
 @pytest.mark.gpu
 def test_threads_and_streams_leave_nothing_behind() -> None:
     gru = torch.nn.GRU(256, 256).cuda().eval()

@@ -104,7 +104,6 @@ Choice<cuda::RnnBackwardPlan> cuda::choose(const args::_cudnn_rnn_backward& a) {
 #include "ops/rnn/packed_metadata.h"
 #include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/layer.h"
-#include "ops/rnn/training/packed.h"
 #include "ops/rnn/training/sizes.h"
 
 namespace aten_ext::cuda {
@@ -217,57 +216,6 @@ void fill_weights(const Call& call, int64_t layer, LayerBackward& to) {
   }
 }
 
-// What of a layer of a packed sequence is padded for its backward.
-struct Padded {
-  at::Tensor x;  // of all directions; where gates are not computed again there is none
-  at::Tensor y, dy;
-};
-
-cudaError_t pad_layer(const Call& call, LayerBackward& to, Padded& padded, cudaStream_t stream) {
-  const RnnProblem& problem = call.problem();
-  const Sequence& sequence = problem.sequence;
-  const at::TensorOptions options = call.input.options();
-  const auto bytes = static_cast<int>(call.input.element_size());
-  cudaError_t error = cudaSuccess;
-  if (recomputed_of(problem.cell) > 0 && !call.plan.saved) {
-    const int64_t apart = round_up(sequence.steps * sequence.batch * to.features, int64_t{128});
-    padded.x = at::empty({problem.directions, apart}, options);
-    error = launch_pad(*call.packed,
-                       {{to.x[0], to.x[1]},
-                        to.features,
-                        padded.x.mutable_data_ptr(),
-                        apart,
-                        to.features,
-                        bytes,
-                        problem.directions,
-                        {},
-                        static_cast<int>(sequence.steps)},
-                       stream);
-    for (int d = 0; d < problem.directions; ++d) {
-      to.padded_x[d] = moved(padded.x.const_data_ptr(), d * apart * bytes);
-    }
-  }
-  UnpackRows unpack[kMostUnpacked];
-  int count = 0;
-  const auto add = [&](const void* packed, const void* at_end, at::Tensor& result) {
-    result = at::empty({sequence.steps, sequence.batch, problem.directions * problem.hidden}, options);
-    unpack[count++] = {packed, at_end, result.mutable_data_ptr()};
-  };
-  add(to.y, nullptr, padded.y);
-  to.y = padded.y.const_data_ptr();
-  if (to.dy != nullptr || to.d_hy != nullptr) {
-    add(to.dy, to.d_hy, padded.dy);
-    to.dy = padded.dy.const_data_ptr();
-    to.d_hy = nullptr;
-    to.dy_step = padded.dy.stride(0);
-    to.dy_row = padded.dy.stride(1);
-  }
-  to.packed = call.packed;
-  return error != cudaSuccess ? error
-                              : launch_unpack(*call.packed, unpack, count, problem.hidden, problem.directions,
-                                              problem.dtype, stream);
-}
-
 // What dropout kept of a layer's input. Where gates are computed again, each direction's input is there
 // before: `dropped`, [directions, rows, features].
 cudaError_t drop_layer(const Call& call, const Reserve& reserve, int64_t layer, LayerBackward& to,
@@ -298,6 +246,7 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
   const RnnProblem& problem = call.problem();
   const Sequence& sequence = problem.sequence;
   const Reserve reserve(problem, call.plan.saved);
+  const std::vector<Piece> pieces = pieces_of_backward(call.plan);
   const at::TensorOptions options = call.input.options();
   const int64_t columns = problem.directions * problem.hidden;
   const int64_t state_bytes = sequence.batch * columns * call.input.element_size();
@@ -308,6 +257,8 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
     sizes.back() = columns;
     at::Tensor dx;
     LayerBackward to{};
+    to.packed = call.packed;
+    to.pieces = &pieces;
     to.rows = sequence.rows();
     fill_weights(call, layer, to);
     to.features = first ? sequence.features : columns;
@@ -334,18 +285,11 @@ cudaError_t run_layers(Call& call, cudaStream_t stream) {
         return error;
       }
     }
-    Padded padded;
-    if (call.packed != nullptr) {
-      if (const cudaError_t error = pad_layer(call, to, padded, stream); error != cudaSuccess) {
-        return error;
-      }
-    }
     const at::Tensor scratch(
         at::detail::empty_cuda({scratch_bytes(call.plan, to)}, at::kByte, options.device(), std::nullopt));
     to.scratch = static_cast<char*>(scratch.mutable_data_ptr());
     to.dx_behind_dy = [&] {
       call.dy.reset();
-      padded.dy.reset();
       dx = to.wants_dx ? at::empty(first ? call.input.sizes() : at::IntArrayRef(sizes), options)
                        : at::Tensor();
       return written(dx);

@@ -5,6 +5,9 @@
 //                                where the forward saved them
 //   gradients of gates           step by step, from the end of the sequence: one launch, or a few a step
 //   packed rows of them          of a packed sequence: what follows knows nothing of padding
+//
+// These go from the last piece of the sequence to the first (ops/rnn/pieces.h).
+//
 //   weights, biases, input       products over all steps
 //
 // Of an input that was dropped each direction read a part of its own, and its gradient of the input is masked
@@ -16,8 +19,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "ops/rnn/packed_sequence.h"
+#include "ops/rnn/pieces.h"
 #include "ops/rnn/training/plan.h"
 
 namespace aten_ext::cuda {
@@ -41,7 +46,7 @@ struct LayerBackward {
   const void* y;     // [steps, batch, directions * H]
   const void* hx;    // [directions, batch, H]
   const void* cx;    // LSTM: the same
-  const void* dy;    // as y, with strides; nullptr: zero
+  const void* dy;    // as y, nullptr: zero; if it is padded with strides
   int64_t dy_step, dy_row;
   const void* d_hy;  // as hx; nullptr: zero
   const void* d_cy;
@@ -53,13 +58,11 @@ struct LayerBackward {
   std::function<void*()> dx_behind_dy;
   void* dhx;  // as hx
   void* dcx;
-  // Of a packed sequence, else nullptr. What has steps is padded then, as packed_sequence.h says; dy has the
-  // gradient of hy in it, at each row's own last step, and is zero where there is no row.
-  const PackedRows* packed;
-  const void* padded_x[2];  // by direction: [steps, batch, features]; not read where the plan says `saved`
-  const void* coefficients[2];  // by direction, as the forward saved them, if the plan says so
-  int64_t rows;                 // of x: those of the packed sequence, or steps * batch
-  char* scratch;                // scratch_bytes() of them, at a multiple of 256
+  const PackedRows* packed;          // of a packed sequence, else nullptr: what has steps is in its rows then
+  const std::vector<Piece>* pieces;  // those in which the forward saved, if it did
+  const void* coefficients[2];       // by direction, as the forward saved them, if the plan says so
+  int64_t rows;                      // of x: those of the packed sequence, or steps * batch
+  char* scratch;                     // scratch_bytes() of them, at a multiple of 256
 };
 
 int64_t scratch_bytes(const RnnBackwardPlan& plan, const LayerBackward& layer);

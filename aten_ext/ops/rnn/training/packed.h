@@ -16,8 +16,8 @@
 namespace aten_ext::cuda {
 
 // Packed rows [rows, directions * H] to [steps, batch, directions * H], each direction from a row's own first
-// step on and zero where there is none. `at_end` [directions, batch, H] is added at each row's own last step.
-// Either may be nullptr: zero.
+// step on and zero where there is none. `at_end` [directions, rows of the whole batch, H] is added at each
+// row's own last step. Either may be nullptr: zero.
 struct UnpackRows {
   const void* packed;
   const void* at_end;
@@ -25,8 +25,9 @@ struct UnpackRows {
 };
 // Several at once.
 constexpr int kMostUnpacked = 2;
-cudaError_t launch_unpack(const PackedRows& rows, const UnpackRows (&unpack)[kMostUnpacked], int count,
-                          int64_t hidden, int directions, Dtype dtype, cudaStream_t stream);
+cudaError_t launch_unpack(const PackedRows& rows, const PackedSteps& of,
+                          const UnpackRows (&unpack)[kMostUnpacked], int count, int64_t hidden,
+                          int directions, Dtype dtype, cudaStream_t stream);
 
 // [steps, batch, width] of a direction to packed rows [rows, width].
 struct PackRows {
@@ -35,20 +36,33 @@ struct PackRows {
   int64_t width;
   int direction;
 };
-// Several at once: of two directions gradients of gates, of a GRU's two kinds, and states.
-constexpr int kMostPacked = 6;
-cudaError_t launch_pack_rows(const PackedRows& rows, const PackRows (&pack)[kMostPacked], int count,
-                             Dtype dtype, cudaStream_t stream);
+// Several at once: of two directions gradients of gates, of a GRU two kinds.
+constexpr int kMostPacked = 4;
+cudaError_t launch_pack_rows(const PackedRows& rows, const PackedSteps& of,
+                             const PackRows (&pack)[kMostPacked], int count, Dtype dtype,
+                             cudaStream_t stream);
 
-// Coefficients [steps, batch, coefficients, H] of `steps` times from `first` on: where there is no row, those
-// that pass the gradients of the states on and give the gates none. In fp32 where dtype is Float, else as a
-// forward saves them (ops/rnn/backward/saved.cuh).
-struct PassRows {
-  void* coefficients[2];  // by direction
-  int first[2];
-  int steps;
+// The states before steps: what a layer put out, one step of the direction earlier, or its initial state.
+struct PackedPreviousStates {
+  const void* y;   // packed rows [rows, directions * H]
+  const void* h0;  // [directions, rows of the whole batch, H]
+  void* to[2];     // by direction: packed rows [rows, H], or [steps, batch, H] and zero where there is no row
+  bool padded;
   int64_t hidden;
   int directions;
+};
+cudaError_t launch_packed_previous_states(const PackedRows& rows, const PackedSteps& of,
+                                          const PackedPreviousStates& previous, Dtype dtype,
+                                          cudaStream_t stream);
+
+// Coefficients [steps, batch, coefficients, H]: where there is no row, those that pass the gradients of the
+// states on and give the gates none. In fp32 where dtype is Float, else as a forward saves them
+// (ops/rnn/backward/saved.cuh).
+struct PassRows {
+  void* coefficients[2];  // by direction
+  int64_t hidden;
+  int directions;
+  PackedSteps of;
 };
 cudaError_t launch_pass_coefficients(const PackedRows& rows, const PassRows& pass, Dtype dtype, Cell cell,
                                      cudaStream_t stream);

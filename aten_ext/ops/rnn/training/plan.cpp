@@ -162,6 +162,22 @@ bool is_computed_again(const RnnPlan& forward) {
 
 }  // namespace
 
+std::vector<Piece> pieces_of_backward(const RnnBackwardPlan& plan) {
+  const std::vector<Piece> pieces = pieces_of(plan.problem, plan.saved);
+  return plan.saved ? pieces : cut(pieces, plan.chunk);
+}
+
+RecurrenceBackward of_fewer_rows(const RnnProblem& problem, const RecurrenceBackward& recurrence,
+                                 int64_t batch) {
+  if (batch == problem.sequence.batch) {
+    return recurrence;
+  }
+  const RecurrenceBackwardSizes sizes{problem.sequence.steps, batch, problem.hidden, problem.directions};
+  RecurrenceBackward r = recurrence;
+  (void)choose_backward_kernel(sizes, problem.cell, problem.dtype, r);  // it took more of such groups
+  return r;
+}
+
 bool has_tf32_weights(const RnnBackwardPlan& plan, int64_t columns) {
   const RnnProblem& problem = plan.problem;
   const bool few = problem.gates() * problem.hidden * columns <= kFewWeightElements &&

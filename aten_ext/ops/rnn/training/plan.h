@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/choice.h"
 #include "core/needs.h"
 #include "ops/rnn/backward/plan.h"
+#include "ops/rnn/pieces.h"
 #include "ops/rnn/plan.h"
 #include "ops/rnn/problem.h"
 
@@ -37,6 +39,13 @@ struct RnnBackwardPlan {
 // There is one for every forward of ours. `saved`: whether it saved the coefficients.
 RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wanted, const Gpu& gpu,
                                   bool saved);
+
+// The pieces that a backward goes through, from the last to the first.
+std::vector<Piece> pieces_of_backward(const RnnBackwardPlan& plan);
+
+// A recurrence for the first rows of the batch: fewer groups of as many rows, by the same kernel.
+RecurrenceBackward of_fewer_rows(const RnnProblem& problem, const RecurrenceBackward& recurrence,
+                                 int64_t batch);
 
 // Whether the gradient of weights of so many columns is multiplied in TF32. Of one column cuDNN's product is
 // with a vector, and in fp32.

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/math.h"
+#include "ops/rnn/pieces.h"
 #include "ops/rnn/problem.h"
 #include "ops/rnn/training/sizes.h"
 
@@ -25,7 +26,7 @@ class Reserve {
     const int64_t element = problem.is_16_bits() ? 2 : 4;
     const Sequence& sequence = problem.sequence;
     layer_ = round_up(sequence.rows() * problem.directions * problem.hidden * element, kAlignment);
-    coefficients_ = coefficients ? round_up(sequence.steps * sequence.batch * problem.hidden * element *
+    coefficients_ = coefficients ? round_up(rows_of(pieces_of(problem, true)) * problem.hidden * element *
                                                 coefficients_of(problem.cell),
                                             kAlignment)
                                  : 0;
@@ -43,7 +44,8 @@ class Reserve {
   int64_t offset(int64_t layer) const {
     return layer * layer_;
   }
-  // Of a layer's and direction's coefficients, padded where the sequence is packed (backward/saved.cuh).
+  // Of a layer's and direction's coefficients, of a packed sequence padded in pieces (pieces.h,
+  // backward/saved.cuh).
   int64_t coefficients_offset(int64_t layer, int64_t direction) const {
     return offset(layers_ - 1) + (layer * directions_ + direction) * coefficients_;
   }

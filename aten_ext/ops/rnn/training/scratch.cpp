@@ -2,6 +2,9 @@
 
 #include "ops/rnn/training/scratch.h"
 
+#include <algorithm>
+
+#include "core/math.h"
 #include "ops/rnn/training/column_sums.h"
 #include "ops/rnn/training/dropout.h"
 #include "ops/rnn/training/sizes.h"
@@ -24,37 +27,36 @@ float* Scratch::take_floats(int64_t count) {
   return reinterpret_cast<float*>(take(count * int64_t{sizeof(float)}));
 }
 
-Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* memory)
+Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, const LayerSizes& sizes,
+                 char* memory)
     : next_(reinterpret_cast<uintptr_t>(memory)) {
-  const LayerSizes sizes(plan);
-  const int64_t rows = sizes.rows();
+  const int64_t rows = sizes.most_rows;
   const int64_t states = sizes.directions * sizes.state();
   const bool has_weights = layer.direction[0].dw_ih != nullptr;
   const bool direct = sizes.bytes == sizeof(float);  // fp32 results are written where they go
   const bool recomputes = !plan.saved && (sizes.is_gru || sizes.is_lstm);
   // Of one direction they lie in y, a step later, but for the first; the library's products can take that.
-  const bool in_y = sizes.directions == 1 && layer.packed == nullptr && !plan.few_rows;
-  if ((sizes.steps > 1 || layer.packed != nullptr) && ((has_weights && !in_y) || recomputes)) {
-    previous = take(sizes.directions * rows * sizes.hidden * sizes.bytes);
+  const bool in_y = sizes.directions == 1 && !plan.few_rows;
+  if (sizes.is_packed ? recomputes : sizes.steps > 1 && ((has_weights && !in_y) || recomputes)) {
+    previous[0] = take(sizes.directions * rows * sizes.hidden * sizes.bytes);
+    previous[1] = sizes.at(previous[0], rows * sizes.hidden);
   }
   for (int d = 0; d < sizes.directions; ++d) {
     if (!plan.saved) {
       coefficients[d] =
-          take_floats(sizes.chunk * sizes.batch * coefficients_of(plan.problem.cell) * sizes.hidden);
+          take_floats(most_rows_of(sizes.pieces) * coefficients_of(plan.problem.cell) * sizes.hidden);
     }
     d_hidden_gates[d] = take(rows * sizes.gates * sizes.bytes);
     d_input_gates[d] = sizes.is_gru ? take(rows * sizes.gates * sizes.bytes) : d_hidden_gates[d];
   }
-  for (int d = 0; layer.packed != nullptr && d < sizes.directions; ++d) {
-    const int64_t row = layer.rows * sizes.bytes;
-    packed_previous[d] = has_weights ? take(row * sizes.hidden) : nullptr;
-    packed_d_hidden[d] = has_weights || !sizes.is_gru ? take(row * sizes.gates) : nullptr;
-    packed_d_input[d] = sizes.is_gru ? take(row * sizes.gates) : packed_d_hidden[d];
+  if (sizes.is_packed) {
+    carve_packed(plan, layer, sizes);
   }
   dh = direct && layer.dhx != nullptr ? static_cast<float*>(layer.dhx) : take_floats(states);
   if (sizes.is_lstm) {
     dc = direct && layer.dcx != nullptr ? static_cast<float*>(layer.dcx) : take_floats(states);
-    boundaries = sizes.chunks() > 1 ? take_floats((sizes.chunks() - 1) * states) : nullptr;
+    const auto behind = static_cast<int64_t>(sizes.pieces.size()) - 1;
+    boundaries = !plan.saved && behind > 0 ? take_floats(behind * states) : nullptr;
   }
   if (plan.one_launch) {
     for (int i = 0; i < 2; ++i) {
@@ -92,17 +94,38 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, char* 
   bytes = static_cast<int64_t>(next_ - reinterpret_cast<uintptr_t>(memory));
 }
 
-// Where the first chunk's gradients of gates will be is room for the products of gates: it is the last that
-// is written to, after its coefficients were made.
-void Scratch::carve_gates(const RnnBackwardPlan& plan, const LayerSizes& sizes) {
-  const int64_t chunk = sizes.chunk_steps(0);
-  const bool fit =
-      plan.part * int64_t{sizeof(float)} <= chunk * sizes.bytes && sizes.gates * sizes.bytes % 16 == 0;
+void Scratch::carve_packed(const RnnBackwardPlan& plan, const LayerBackward& layer, const LayerSizes& sizes) {
+  const int64_t padded = sizes.most_rows * sizes.bytes;
+  const int64_t row = layer.rows * sizes.bytes;
+  const bool has_weights = layer.direction[0].dw_ih != nullptr;
+  const bool recomputes = !plan.saved && (sizes.is_gru || sizes.is_lstm);
   for (int d = 0; d < sizes.directions; ++d) {
-    const int64_t offset = sizes.time(d, 0, chunk) * sizes.batch * sizes.gates;
+    packed_previous[d] = has_weights ? take(row * sizes.hidden) : nullptr;
+    packed_d_hidden[d] = has_weights || !sizes.is_gru ? take(row * sizes.gates) : nullptr;
+    packed_d_input[d] = sizes.is_gru ? take(row * sizes.gates) : packed_d_hidden[d];
+    padded_x[d] = recomputes ? take(padded * layer.features) : nullptr;
+  }
+  const bool reads_y = !plan.saved && !recomputes;  // an RNN
+  padded_y = reads_y ? take(padded * sizes.directions * sizes.hidden) : nullptr;
+  padded_dy =
+      layer.dy != nullptr || layer.d_hy != nullptr ? take(padded * sizes.directions * sizes.hidden) : nullptr;
+}
+
+// Where the gradients of gates of the piece that is computed last will be is room for the products of gates:
+// it is written to after the coefficients were made. Of a packed sequence those of all pieces will be there.
+void Scratch::carve_gates(const RnnBackwardPlan& plan, const LayerSizes& sizes) {
+  int64_t products = 0;  // rows at once
+  for (const Piece& piece : sizes.pieces) {
+    products = std::max(products, std::min(plan.part, piece.steps) * piece.batch);
+  }
+  const Piece& last = sizes.pieces.front();
+  const int64_t rows = sizes.is_packed ? sizes.most_rows : last.rows();
+  const bool fit =
+      products * int64_t{sizeof(float)} <= rows * sizes.bytes && sizes.gates * sizes.bytes % 16 == 0;
+  for (int d = 0; d < sizes.directions; ++d) {
+    const int64_t offset = sizes.is_packed ? 0 : sizes.row(last, d, last.first, last.steps) * sizes.gates;
     const auto room = [&](void* gradients) {
-      return fit ? static_cast<float*>(sizes.at(gradients, offset))
-                 : take_floats(plan.part * sizes.batch * sizes.gates);
+      return fit ? static_cast<float*>(sizes.at(gradients, offset)) : take_floats(products * sizes.gates);
     };
     input_gates[d] = room(d_input_gates[d]);
     hidden_gates[d] = sizes.is_gru ? room(d_hidden_gates[d]) : input_gates[d];

@@ -100,7 +100,8 @@ def _stream_to_capture_on(device: str) -> AbstractContextManager[Any]:
     """
     import torch
 
-    return torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext()
+    stream_type: Any = torch.cuda.Stream  # torch leaves its constructor without types
+    return torch.cuda.stream(stream_type()) if device == "cuda" else nullcontext()
 
 
 def _free(device: str) -> None:

@@ -24,6 +24,9 @@ namespace {
 bool may_draw = true;
 int64_t draws_left = 1 << 30;
 
+// What of memory, and how few steps, a piece of a packed sequence may have: nothing, so that all are cut.
+constexpr aten_ext::cuda::PieceLimits kSmallPieces{-1, 1};
+
 }  // namespace
 
 namespace aten_ext::cuda {
@@ -102,21 +105,26 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
     const std::optional<at::Tensor>& grad_output, const std::optional<at::Tensor>& grad_hy,
     const std::optional<at::Tensor>& grad_cy, int64_t mode, int64_t hidden, int64_t layers, bool batch_first,
     bool bidirectional, const at::Tensor& reserve, std::array<bool, 4> mask, int64_t chunk, int64_t part,
-    bool tf32, bool one_launch, bool few_rows, at::IntArrayRef batch_sizes, double dropout) {
+    bool tf32, bool one_launch, bool few_rows, at::IntArrayRef batch_sizes, double dropout, bool saved,
+    bool small_pieces) {
   const std::optional<at::Tensor> none;
   const args::_cudnn_rnn_backward a{input,       weight,      weight_stride0, weight_buf, hx,   cx,
                                     output,      grad_output, grad_hy,        grad_cy,    mode, hidden,
                                     0,           layers,      batch_first,    dropout,    true, bidirectional,
                                     batch_sizes, none,        reserve,        mask};
-  RnnBackwardPlan plan = plan_rnn_backward(problem_of_backward(a), {mask[0], mask[1], mask[2], mask[3]},
-                                           gpu_of(c10::Device(c10::kMeta)), false);
+  RnnProblem problem = problem_of_backward(a);
+  if (small_pieces) {
+    problem.piece_limits = kSmallPieces;
+  }
+  RnnBackwardPlan plan = plan_rnn_backward(problem, {mask[0], mask[1], mask[2], mask[3]},
+                                           gpu_of(c10::Device(c10::kMeta)), saved);
+  TORCH_CHECK(plan.saved == saved, "no kernel that reads what was saved");
   plan.one_launch = one_launch;
   plan.few_rows = few_rows;
   plan.tf32 = plan.tf32_results = tf32;
   plan.chunk = chunk > 0 ? chunk : plan.chunk;
   plan.part = part > 0 ? part : plan.part;
-  if (one_launch) {
-    const RnnProblem& problem = plan.problem;
+  if (one_launch && !saved) {
     const auto choice =
         choose_recurrence_backward({plan.chunk, problem.sequence.batch, problem.hidden, problem.directions},
                                    problem.cell, problem.dtype, tf32, gpu_of(c10::Device(c10::kMeta)));
@@ -133,7 +141,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const at::Tensor& input, at::TensorList weight, int64_t weight_stride0, const at::Tensor& weight_buf,
     const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, int64_t hidden, int64_t layers,
     bool bidirectional, at::IntArrayRef batch_sizes, bool saves, double dropout,
-    const std::optional<at::Tensor>& dropout_state) {
+    const std::optional<at::Tensor>& dropout_state, int64_t chunk, bool small_pieces) {
   const std::optional<at::Tensor> buffer(weight_buf);
   const args::_cudnn_rnn a{
       input, weight,  weight_stride0, buffer,        hx,          cx,           mode, hidden, 0, layers,
@@ -141,12 +149,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   RnnProblem problem{};
   const char* const reason = problem_of(a, problem);
   TORCH_CHECK(reason == nullptr, reason);
+  if (small_pieces) {
+    problem.piece_limits = kSmallPieces;
+  }
   const Choice<RnnPlan> choice = plan_rnn(problem, gpu_of(c10::Device(c10::kMeta)));
   TORCH_CHECK(choice.reason() == nullptr, choice.reason());
   RnnPlan chosen = choice.plan();
   chosen.problem.differentiated = saves;
   chosen.saves = saves_coefficients(chosen, gpu_of(c10::Device(c10::kMeta)));
   TORCH_CHECK(chosen.saves == saves, "no kernel that saves");
+  chosen.chunk = chunk > 0 ? chunk : chosen.chunk;
   auto ran = run(a, chosen);
   TORCH_CHECK(!ran.refused(), "declined late");
   return ran.take();
@@ -200,6 +212,28 @@ std::vector<int64_t> reserve_of(bool sixteen_bits, int64_t steps, int64_t batch,
   return result;
 }
 
+// The first step, steps and rows of each piece of a packed sequence of an LSTM in fp32, and where its
+// directions lie.
+std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hidden, int64_t layers,
+                                         bool saved, int64_t bytes, int64_t steps) {
+  RnnProblem problem{};
+  problem.cell = Cell::Lstm;
+  problem.dtype = Dtype::Float;
+  problem.layers = static_cast<int>(layers);
+  problem.directions = 2;
+  problem.hidden = hidden;
+  problem.sequence = {static_cast<int64_t>(batch_sizes.size()), batch_sizes[0], hidden, batch_sizes.data(),
+                      Layout::TimeMajor};
+  if (bytes >= 0) {
+    problem.piece_limits = {bytes, steps};
+  }
+  std::vector<std::vector<int64_t>> result;
+  for (const Piece& piece : pieces_of(problem, saved)) {
+    result.push_back({piece.first, piece.steps, piece.batch, piece.full, piece.row[0], piece.row[1]});
+  }
+  return result;
+}
+
 // Whether the table leaves a padded layer in training to upstream, where the GPU's time decides.
 bool is_kept(int64_t cell, int64_t dtype, int64_t steps, int64_t batch, int64_t inputs, int64_t hidden,
              int64_t layers, int64_t directions, bool saves) {
@@ -222,14 +256,17 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
       "Tensor output, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, int mode, int hidden, int "
       "layers, "
       "bool batch_first, bool bidirectional, Tensor reserve, bool[4] mask, int chunk, int part, bool tf32, "
-      "bool one_launch, bool few_rows, int[] batch_sizes, float dropout=0) "
+      "bool one_launch, bool few_rows, int[] batch_sizes, float dropout=0, bool saved=False, "
+      "bool small_pieces=False) "
       "-> (Tensor, Tensor, Tensor, Tensor[])",
       backward);
   m.def(
       "forward(Tensor input, Tensor[] weight, int weight_stride0, Tensor weight_buf, Tensor hx, Tensor? cx, "
       "int mode, int hidden, int layers, bool bidirectional, int[] batch_sizes, bool saves, float dropout=0, "
-      "Tensor? dropout_state=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+      "Tensor? dropout_state=None, int chunk=0, bool small_pieces=False) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
       forward);
+  m.def("pieces", pieces);
   m.def("first_drop(Tensor x, Tensor left, float p) -> (Tensor, Tensor)", first_drop);
   m.def("drop(Tensor x, Tensor kept, float p, int offset) -> Tensor", drop);
   m.def("drop_sum(Tensor first, Tensor second, Tensor[] kept, float p, Tensor(a!) to) -> ()", drop_sum);

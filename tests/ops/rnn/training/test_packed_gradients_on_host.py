@@ -105,11 +105,19 @@ def check(
     chunk: int = 0,
     part: int = 0,
     one_launch: bool = False,
+    small_pieces: bool = False,
 ) -> None:
     problem = Problem(ops, lengths, sizes)
     kept = problem.reserve.clone()
     result = ops.backward(
-        *problem.arguments(grads, mask), chunk, part, False, one_launch, False, problem.batch_sizes.tolist()
+        *problem.arguments(grads, mask),
+        chunk,
+        part,
+        False,
+        one_launch,
+        False,
+        problem.batch_sizes.tolist(),
+        small_pieces=small_pieces,
     )
     assert torch.equal(kept, problem.reserve)
     lstm = sizes.cell == "lstm"
@@ -147,16 +155,44 @@ def test_chunks(ops: Any, cell: str, dtype: torch.dtype, chunk: int, part: int, 
 
 @CELLS
 @pytest.mark.parametrize(
+    ("dtype", "lengths"),
+    [
+        *[(torch.float32, LENGTHS[name]) for name in ("descending", "one row", "long and short")],
+        *[(dtype, [11, 9, 8, 6, 5, 3, 1]) for dtype in DTYPES],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("chunk", "part"), [(0, 0), (2, 1)])
+@pytest.mark.parametrize("one_launch", [False, True], ids=["steps", "one launch"])
+def test_pieces(
+    ops: Any,
+    cell: str,
+    dtype: torch.dtype,
+    lengths: list[int],
+    chunk: int,
+    part: int,
+    one_launch: bool,
+) -> None:
+    """Computed again in pieces of fewer and fewer rows."""
+    if cell == "relu" and dtype != torch.float32:
+        pytest.skip("states of 16 bits that are rounded to 0 have another gradient")
+    sizes = Sizes(cell, inputs=6, hidden=16, layers=2, bidirectional=True, dtype=dtype)
+    check(ops, lengths, sizes, chunk=chunk, part=part, one_launch=one_launch, small_pieces=True)
+
+
+@CELLS
+@pytest.mark.parametrize(
     "grads", [(True, False, False), (False, True, False), (False, False, True), (True, True, False)]
 )
 @pytest.mark.parametrize("one_launch", [False, True], ids=["steps", "one launch"])
+@pytest.mark.parametrize("small_pieces", [False, True], ids=["whole", "in pieces"])
 def test_gradients_that_are_not_given(
-    ops: Any, cell: str, grads: tuple[bool, bool, bool], one_launch: bool
+    ops: Any, cell: str, grads: tuple[bool, bool, bool], one_launch: bool, small_pieces: bool
 ) -> None:
     if grads == (False, False, True) and cell != "lstm":
         pytest.skip("no cell state")
     sizes = Sizes(cell, inputs=4, hidden=8, layers=2, bidirectional=True)
-    check(ops, [5, 2, 1], sizes, grads=grads, one_launch=one_launch)
+    check(ops, [5, 2, 1], sizes, grads=grads, one_launch=one_launch, small_pieces=small_pieces)
 
 
 @CELLS
@@ -178,6 +214,7 @@ def test_gradients_that_are_not_wanted(ops: Any, cell: str, mask: tuple[bool, bo
     hidden=st.integers(1, 40),
     dtype=st.sampled_from(DTYPES),
     chunk=st.integers(0, 5),
+    small_pieces=st.booleans(),
 )
 def test_random_lengths(
     lengths: list[int],
@@ -187,7 +224,8 @@ def test_random_lengths(
     hidden: int,
     dtype: torch.dtype,
     chunk: int,
+    small_pieces: bool,
 ) -> None:
     lengths.sort(reverse=True)
     sizes = Sizes(cell, inputs=inputs, hidden=hidden, bidirectional=bidirectional, dtype=dtype)
-    check(load(), lengths, sizes, chunk=min(chunk, lengths[0]))
+    check(load(), lengths, sizes, chunk=min(chunk, lengths[0]), small_pieces=small_pieces)

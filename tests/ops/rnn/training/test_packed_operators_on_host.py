@@ -57,3 +57,49 @@ def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int, sa
     for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
         error = (mine.double() - truth).abs().max().item()
         assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
+
+
+LENGTHS = {
+    "descending": [11, 9, 8, 6, 5, 3, 1],
+    "one long": [13, 2, 2, 2, 1],
+    "half": [8, 8, 8, 4, 4, 4],
+    "equal but one": [6, 6, 6, 4],
+}
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("hidden", "lengths", "chunk"),
+    [
+        *[(16, lengths, chunk) for lengths in LENGTHS for chunk in (0, 2)],
+        (200, "descending", 2),
+        (200, "one long", 0),
+        (520, "half", 0),
+    ],
+)
+def test_saved_in_pieces(
+    ops: Any, cell: str, dtype: torch.dtype, hidden: int, lengths: str, chunk: int
+) -> None:
+    """A forward that saves, and its backward, in pieces of fewer and fewer rows; ``chunk``: steps at once."""
+    sizes = Sizes(cell, inputs=6, hidden=hidden, layers=2, bidirectional=True, dtype=dtype)
+    problem = Problem(ops, LENGTHS[lengths], sizes)
+    lstm, batch_sizes = cell == "lstm", problem.batch_sizes.tolist()
+    arguments = problem.arguments((True, True, True), (True, True, lstm, True))
+    x, views, stride, buffer, hx, cx = arguments[:6]
+    state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, 2, True, batch_sizes, True]
+    whole = ops.forward(*state)
+    y, hy, cy, reserve, _ = ops.forward(*state, chunk=chunk, small_pieces=True)
+    for mine, one in zip((y, hy, cy), whole[:3], strict=True):
+        assert torch.equal(mine, one)
+    assert reserve.numel() < whole[3].numel(), "as much padding as without pieces"
+    kept = reserve.clone()
+    grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
+    found = ops.backward(
+        x, views, stride, buffer, hx, cx, y, *grads, MODES[cell], hidden, 2, False, True, reserve,
+        [True, True, lstm, True], 0, 0, False, True, False, batch_sizes, saved=True, small_pieces=True,
+    )  # fmt: skip
+    assert torch.equal(kept, reserve)
+    for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
+        error = (mine.double() - truth).abs().max().item()
+        assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())

@@ -1,0 +1,85 @@
+"""How a packed sequence in training is cut into pieces (aten_ext/ops/rnn/pieces.h)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_on_host import library
+from ops.rnn.training.on_host_cases import load
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+HIDDEN = 16
+SAVED = 2 * HIDDEN * 6 * 4  # bytes of a row: two directions, six coefficients in fp32
+AT_ONCE = 2 * HIDDEN * 5 * 4  # gradients of four gates and of the output
+
+
+def pieces_of(
+    batch_sizes: list[int],
+    *,
+    layers: int = 1,
+    hidden: int = HIDDEN,
+    saved: bool = True,
+    most: int = -1,
+    steps: int = 1,
+) -> Any:
+    return load().pieces(batch_sizes, hidden, layers, saved, most, steps)
+
+
+def batch_sizes_of(lengths: list[int]) -> list[int]:
+    return [sum(length > step for length in lengths) for step in range(max(lengths))]
+
+
+def beyond(batch_sizes: list[int], pieces: list[list[int]], layers: int = 1) -> int:
+    """Bytes that pieces take beyond the rows that exist."""
+    rows = [steps * batch for _, steps, batch, *_ in pieces]
+    return (sum(rows) - sum(batch_sizes)) * layers * SAVED + max(rows) * AT_ONCE
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    most=st.integers(0, 1 << 18),
+    steps=st.integers(1, 20),
+    layers=st.integers(1, 3),
+)
+def test_they_cover_all_steps_and_rows(lengths: list[int], most: int, steps: int, layers: int) -> None:
+    batch_sizes = batch_sizes_of(lengths)
+    pieces = pieces_of(batch_sizes, layers=layers, most=most, steps=steps)
+    step = row = 0
+    for first, count, batch, full, *rows in pieces:
+        assert (first, batch, rows) == (step, batch_sizes[step], [row, row])
+        assert full == (batch_sizes[first + count - 1] == batch)
+        assert count >= min(steps, len(batch_sizes)) or first == 0
+        step, row = step + count, row + count * batch
+    assert step == len(batch_sizes)
+    whole = [[0, len(batch_sizes), batch_sizes[0]]]
+    assert beyond(batch_sizes, pieces, layers) <= beyond(batch_sizes, whole, layers)
+    rows = sum(batch_sizes)
+    allowed = max(most, rows * (layers * SAVED + AT_ONCE) // 16)
+    if beyond(batch_sizes, whole, layers) <= allowed:
+        assert len(pieces) == 1
+    elif steps == 1 and allowed >= 64 * max(batch_sizes) * (layers * SAVED + AT_ONCE):
+        assert beyond(batch_sizes, pieces, layers) <= allowed, "a step is little of what is allowed"
+
+
+def test_a_piece_begins_where_rows_end() -> None:
+    """One row of all steps, and nine that have a tenth of them: two pieces without padding."""
+    batch_sizes = batch_sizes_of([100] + [10] * 9)
+    pieces = pieces_of(batch_sizes, most=2 * 100 * AT_ONCE)
+    assert [piece[:4] for piece in pieces] == [[0, 10, 10, True], [10, 90, 1, True]]
+
+
+def test_a_piece_more_only_where_memory_asks() -> None:
+    """Lengths fall evenly: no piece for small layers, a few for large ones, and never one of a few steps."""
+    batch_sizes = batch_sizes_of([200 - 10 * i for i in range(16)])
+    assert len(pieces_of(batch_sizes, hidden=64)) == 1
+    few = pieces_of(batch_sizes, hidden=512)
+    many = pieces_of(batch_sizes, hidden=512, layers=6)
+    assert 1 < len(few) <= len(many) <= 16
+    assert all(steps >= 16 for first, steps, *_ in many if first > 0)
+    rows = [sum(steps * batch for _, steps, batch, *_ in pieces) for pieces in (few, many)]
+    assert sum(batch_sizes) < rows[1] <= rows[0] < 200 * 16
