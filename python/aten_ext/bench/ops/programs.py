@@ -94,9 +94,9 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
 def _stream_to_capture_on(device: str) -> AbstractContextManager[Any]:
     """All calls of a program are made on the stream that is captured.
 
-    A parameter's ``AccumulateGrad`` node belongs to the stream of the forward that made it. AWD-LSTM keeps such
-    nodes alive from call to call: its layers' lists hold the dropped weights. Made on the default stream, they
-    would have a capture wait for that stream, which CUDA refuses.
+    A parameter's ``AccumulateGrad`` node belongs to the stream of the forward that made it. AWD-LSTM keeps
+    such nodes alive from call to call: its layers' lists hold the dropped weights. Made on the default
+    stream, they would have a capture wait for that stream, which CUDA refuses.
     """
     import torch
 
