@@ -65,16 +65,12 @@ def forget_broken_capture() -> None:
     torch.cuda.set_stream(torch.cuda.default_stream())
 
 
-def _capture(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
+def _capture(calls: Sequence[Call], count: int, stream: torch.cuda.Stream | None) -> torch.cuda.CUDAGraph:
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    current = torch.cuda.current_stream()
-    of_its_own = (
-        None if current == torch.cuda.default_stream() else current
-    )  # None: torch's own, made for captures
     try:
-        with torch.cuda.graph(graph, stream=of_its_own):
+        with torch.cuda.graph(graph, stream=stream):
             for index in range(count):
                 calls[index % len(calls)]()
     except RuntimeError as error:
@@ -95,9 +91,17 @@ class GraphClock:
     """Why upstream ran in the graph although the override was on, where a rule leaves it captured calls."""
 
     def __init__(
-        self, calls: Sequence[Call], switch: Switch, seconds: float = GRAPH_SECONDS, override: str = ""
+        self,
+        calls: Sequence[Call],
+        switch: Switch,
+        seconds: float = GRAPH_SECONDS,
+        override: str = "",
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
-        """Capture graphs of about ``seconds``; ``CaptureError`` if the calls do not allow it."""
+        """Capture graphs of about ``seconds``; ``CaptureError`` if the calls do not allow it.
+
+        ``stream``: where; by default one that torch keeps for it.
+        """
         import aten_ext
 
         rough = []
@@ -109,7 +113,7 @@ class GraphClock:
         for enabled in (False, True):
             switch.set(enabled)
             aten_ext.reset_counts()
-            self._graphs.append(_capture(calls, self._count))
+            self._graphs.append(_capture(calls, self._count, stream))
         captured = aten_ext.counts("CUDA").get(override)
         if captured is not None and captured.declined and not captured.ran:
             self.reason = "; ".join(captured.declined)

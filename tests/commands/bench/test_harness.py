@@ -150,6 +150,7 @@ def test_a_graph_holds_whole_laps(seconds: float, copies: int, calls: int) -> No
 
 def test_graph_replays_are_interleaved_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU: graphs that advance a clock by 6 us when captured with the overrides on, else by 12."""
+    streams: list[object] = []
     now = 0.0
     switch = Setting()
 
@@ -172,7 +173,8 @@ def test_graph_replays_are_interleaved_and_told_apart(monkeypatch: pytest.Monkey
             return end.time - self.time
 
     class Capture:
-        def __init__(self, graph: Graph) -> None: ...
+        def __init__(self, graph: Graph, stream: object) -> None:
+            streams.append(stream)
 
         def __enter__(self) -> None: ...
 
@@ -183,7 +185,9 @@ def test_graph_replays_are_interleaved_and_told_apart(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(graph, "calls_per_graph", lambda seconds, copies, of_graph: 6)
     samples = Samples()
-    graph.GraphClock([lambda: None] * 3, switch).sample(samples, seconds=0.0)
+    mine: Any = object()
+    graph.GraphClock([lambda: None] * 3, switch, stream=mine).sample(samples, seconds=0.0)
+    assert streams == [mine, mine]
     assert len(samples.upstream) == len(samples.ours) >= interleave.FEWEST_PAIRS
     assert samples.upstream == pytest.approx([2.0] * len(samples.upstream))
     assert samples.ours == pytest.approx([1.0] * len(samples.ours))

@@ -9,7 +9,8 @@ program whose library is missing is skipped by name.
 from __future__ import annotations
 
 import gc
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -54,7 +55,7 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
 
     result = Result(case, settings.device)
     torch.manual_seed(0)
-    with Overrides() as switch, _stream_to_capture_on(settings.device):
+    with Overrides() as switch, _stream_to_capture_on(settings.device) as stream:
         switch.set(False)
         try:
             _free(settings.device)
@@ -79,7 +80,7 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
         clocks: dict[str, Any] = {}
         if settings.device == "cuda":
             try:
-                clocks["gpu"] = GraphClock([call], switch)
+                clocks["gpu"] = GraphClock([call], switch, stream=stream)
             except (CaptureError, RuntimeError) as error:
                 result.missing["gpu"] = str(error).partition("\n")[0]
         clocks["eager" if settings.device == "cuda" else "wall"] = CallClock([call], switch)
@@ -91,7 +92,8 @@ def _measure(program: Program, what: str, small: bool, case: Case, settings: Set
         return harness.settle(result, sample, settings.never_slower)
 
 
-def _stream_to_capture_on(device: str) -> AbstractContextManager[Any]:
+@contextmanager
+def _stream_to_capture_on(device: str) -> Iterator[Any]:
     """All calls of a program are made on the stream that is captured.
 
     A parameter's ``AccumulateGrad`` node belongs to the stream of the forward that made it. AWD-LSTM keeps
@@ -100,8 +102,13 @@ def _stream_to_capture_on(device: str) -> AbstractContextManager[Any]:
     """
     import torch
 
+    if device != "cuda":
+        yield None
+        return
     stream_type: Any = torch.cuda.Stream  # torch leaves its constructor without types
-    return torch.cuda.stream(stream_type()) if device == "cuda" else nullcontext()
+    stream = stream_type()
+    with torch.cuda.stream(stream):
+        yield stream
 
 
 def _free(device: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import processes
 from device_on_host import library
 from ops.rnn.backward.on_host_cases import (
     BLOCK,
@@ -30,6 +31,7 @@ from ops.rnn.backward.on_host_cases import (
     order_of_threads,
     run,
 )
+from paths import TESTS
 
 pytestmark = [
     pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or ""),
@@ -227,3 +229,11 @@ def test_rows_and_columns_of_large_layers(ops: Any, cell: int, dtype: torch.dtyp
     """Words of several times eight rows, and warps with some or none of their columns."""
     check(ops, new_case(cell, dtype, hidden=1043, batch=18, steps=2), [MMA, GRID, 66, 18])
     check(ops, new_case(cell, dtype, hidden=523, batch=11, steps=3, directions=2), [MMA, GRID, 33, 9])
+
+
+def test_nothing_is_touched_beyond_operands(ops: Any) -> None:
+    """Forbidden pages around all that kernels read."""
+    done = processes.python("-m", "ops.rnn.backward.guarded_calls", cwd=TESTS, timeout=600)
+    assert done.returncode == 0, done.stderr
+    calls, word = done.stdout.split()
+    assert word == "calls" and int(calls) >= 2 * len(SMALL)
