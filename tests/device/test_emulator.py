@@ -60,6 +60,12 @@ def test_a_misaligned_address_ends_the_process() -> None:
     assert "device_on_host: a misaligned address" in run.stderr and "selftest.cu:" in run.stderr
 
 
+def test_an_index_beyond_an_array_ends_the_process() -> None:
+    run = run_apart("print(ops.element(2).item(), flush=True); ops.element(-1)")
+    assert run.stdout == "4.0\n" and run.returncode < 0
+    assert "device_on_host: an index beyond an array" in run.stderr and "selftest.cu:" in run.stderr
+
+
 @pytest.mark.parametrize(("blocks", "cluster"), [(2, 2), (8, 8), (12, 4), (6, 1)])
 def test_clusters_share_memory(ops: torch._ops._OpNamespace, order: None, blocks: int, cluster: int) -> None:
     steps = 5

@@ -209,9 +209,10 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
         "-ffp-contract=off",
         # A call of the C library for each fmaf otherwise, of which kernels are made.
         *(["-mavx2", "-mfma"] if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") else []),
-        # A GPU has no misaligned access: runtime.cpp says what becomes of one.
-        "-fsanitize=alignment",
-        "-fno-sanitize-recover=alignment",
+        # A GPU has no misaligned access, and no array an index beyond its own: runtime.cpp says what becomes
+        # of them.
+        "-fsanitize=alignment,bounds",
+        "-fno-sanitize-recover=alignment,bounds",
         "-DATEN_EXT_WITH_CUDA",
         "-DATEN_EXT_DEVICE_ON_HOST",
         "-Wno-unknown-pragmas",
