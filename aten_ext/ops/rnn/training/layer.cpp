@@ -14,16 +14,9 @@ namespace aten_ext::cuda {
 namespace {
 
 // What the gradients of gates make: those of states, weights, biases and input.
-class Results {
+class Results : LayerPart {
  public:
-  explicit Results(const LayerRun& run)
-      : run_(run),
-        plan_(run.plan),
-        layer_(run.layer),
-        sizes_(run.sizes),
-        memory_(run.memory),
-        directions_(run.directions),
-        stream_(run.stream) {}
+  using LayerPart::LayerPart;
 
   cudaError_t operator()() {
     dx_ = layer_.dx_behind_dy();
@@ -252,13 +245,6 @@ class Results {
     return p.count > 0 ? launch_input_gradients(p, stream_) : cudaSuccess;
   }
 
-  const LayerRun& run_;
-  const RnnBackwardPlan& plan_;
-  const LayerBackward& layer_;
-  const LayerSizes& sizes_;
-  const Scratch& memory_;
-  const int directions_;
-  const cudaStream_t stream_;
   void* dx_ = nullptr;
 };
 

@@ -13,16 +13,9 @@
 namespace aten_ext::cuda {
 namespace {
 
-class Coefficients {
+class Coefficients : LayerPart {
  public:
-  explicit Coefficients(const LayerRun& run)
-      : run_(run),
-        plan_(run.plan),
-        layer_(run.layer),
-        sizes_(run.sizes),
-        memory_(run.memory),
-        directions_(run.directions),
-        stream_(run.stream) {}
+  using LayerPart::LayerPart;
 
   // The states before steps, and of an LSTM the cell states behind pieces.
   cudaError_t prepare() const {
@@ -217,14 +210,6 @@ class Coefficients {
         {memory_.coefficients[0], memory_.coefficients[1]}, sizes_.hidden, directions_, steps_of(piece)};
     return launch_pass_coefficients(*layer_.packed, pass, Dtype::Float, run_.cell, stream_);
   }
-
-  const LayerRun& run_;
-  const RnnBackwardPlan& plan_;
-  const LayerBackward& layer_;
-  const LayerSizes& sizes_;
-  const Scratch& memory_;
-  const int directions_;
-  const cudaStream_t stream_;
 };
 
 }  // namespace

@@ -11,16 +11,9 @@
 namespace aten_ext::cuda {
 namespace {
 
-class Gates {
+class Gates : LayerPart {
  public:
-  explicit Gates(const LayerRun& run)
-      : run_(run),
-        plan_(run.plan),
-        layer_(run.layer),
-        sizes_(run.sizes),
-        memory_(run.memory),
-        directions_(run.directions),
-        stream_(run.stream) {}
+  using LayerPart::LayerPart;
 
   cudaError_t operator()() {
     const auto last = static_cast<int64_t>(sizes_.pieces.size()) - 1;
@@ -245,14 +238,6 @@ class Gates {
     return count > 0 ? launch_pack_rows(*layer_.packed, steps_of(piece), rows, count, run_.dtype, stream_)
                      : cudaSuccess;
   }
-
-  const LayerRun& run_;
-  const RnnBackwardPlan& plan_;
-  const LayerBackward& layer_;
-  const LayerSizes& sizes_;
-  const Scratch& memory_;
-  const int directions_;
-  const cudaStream_t stream_;
 };
 
 }  // namespace

@@ -60,6 +60,28 @@ inline const void* moved(const LayerSizes& sizes, const void* from, int64_t elem
   return from == nullptr ? nullptr : sizes.at(from, elements);
 }
 
+// What works on a run, with short names for what it has.
+class LayerPart {
+ public:
+  explicit LayerPart(const LayerRun& run)
+      : run_(run),
+        plan_(run.plan),
+        layer_(run.layer),
+        sizes_(run.sizes),
+        memory_(run.memory),
+        directions_(run.directions),
+        stream_(run.stream) {}
+
+ protected:
+  const LayerRun& run_;
+  const RnnBackwardPlan& plan_;
+  const LayerBackward& layer_;
+  const LayerSizes& sizes_;
+  const Scratch& memory_;
+  const int directions_;
+  const cudaStream_t stream_;
+};
+
 // Before the first piece, and before each: what the sequential part reads of its forward.
 cudaError_t prepare_coefficients(const LayerRun& run);
 cudaError_t coefficients_of_piece(const LayerRun& run, int64_t index);
