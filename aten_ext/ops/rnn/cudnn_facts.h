@@ -90,12 +90,11 @@ constexpr LayersInRanges kKeptForFewSteps[] = {
     {kLstm, kFp16, kAny, kAny, {2, 3}, kAny, at_least(256)},
 };
 
-// Packed sequences of several lengths in inference: few steps with large products, or products of much
-// padding.
+// Packed sequences of several lengths in inference: few steps with large products.
 constexpr LayersInRanges kKeptPacked[] = {
     {kLstm, kAnyDtype, kAny, kAny, at_most(8), kAny, kAny, kAny, kAny, at_least(110)},
+    {kLstm, kBf16, kAny, kAny, at_most(12), kAny, kAny, kAny, kAny, at_least(300)},
     {kGru | kLstm, kFp32, kAny, kAny, at_most(6), kAny, kAny, kAny, kAny, at_least(13)},
-    {kAnyCell, kFp32, kAny, kAny, kAny, kAny, kAny, kAny, kAny, at_least(37), kAny, at_least(3.4)},
 };
 
 // fp16: one layer and direction of whole tiles, for which PyTorch asks cuDNN for its persistent kernel of

@@ -32,17 +32,22 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   }
   const Gpu& gpu = gpu_of(a.input.device());
   Choice<RnnPlan> choice = plan_rnn(problem, gpu);
-  if (choice.reason() != nullptr || !problem.train) {
+  if (choice.reason() != nullptr || !(problem.train || problem.sequence.is_packed())) {
     return choice;
   }
   RnnPlan plan = choice.plan();
-  plan.saves = saves_coefficients(plan, gpu);
-  if (const char* of_training = decline_training(plan, gpu)) {
-    return of_training;
+  if (problem.train) {
+    plan.saves = saves_coefficients(plan, gpu);
+    if (const char* of_training = decline_training(plan, gpu)) {
+      return of_training;
+    }
+    plan.chunk = plan.saves ? choose_saving_chunk(plan) : plan.chunk;
   }
-  plan.chunk = plan.saves ? choose_saving_chunk(plan) : choose_chunk(problem, plan.recurrence, true);
-  if (plan.saves && problem.sequence.is_packed()) {
-    plan.pieces = pieces_of_forward(plan).size();
+  if (problem.sequence.is_packed()) {
+    plan.pieces = pieces_of_forward(plan);
+    if (const char* of_padding = decline_padding(plan)) {
+      return of_padding;
+    }
   }
   return plan;
 }

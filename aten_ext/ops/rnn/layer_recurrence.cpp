@@ -77,7 +77,7 @@ class LayerRecurrence {
   explicit LayerRecurrence(const LayerCall& layer)
       : layer_(layer),
         problem_(layer.problem()),
-        pieces_(pieces_of_forward(layer.plan)),
+        pieces_(layer.plan.pieces.empty() ? pieces_of_forward(layer.plan) : layer.plan.pieces),
         gates_(problem_.gates() * problem_.hidden) {
     if (layer.packed != nullptr) {
       padded_.emplace(layer, pieces_);

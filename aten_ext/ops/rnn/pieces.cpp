@@ -1,6 +1,7 @@
 #include "ops/rnn/pieces.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/math.h"
 #include "ops/rnn/problem.h"
@@ -12,6 +13,10 @@ namespace {
 // Tries, in this order: so many pieces where lengths fall evenly. The padding of each is then that of all by
 // the square of it.
 constexpr int64_t kPieces[] = {1, 2, 3, 4, 6, 8, 12, 16};
+// And how many sixteenths of what is allowed are left to what exists of one piece at a time. Where lengths
+// fall evenly half is about best; where many rows end at once there is little padding.
+constexpr int64_t kAtOnce[] = {8, 6, 10, 13};
+constexpr int64_t kParts = 16;
 // The part of what the rows themselves take that is too little to be worth a piece more.
 constexpr int64_t kSmallPart = 16;
 
@@ -27,9 +32,10 @@ void place(std::vector<Piece>& pieces) {
   }
 }
 
-// What a piece may have: rows that are none of the sequence's, rows at all, and the fewest steps.
+// What a piece may have: rows that are none of the sequence's, rows at all, and the fewest steps; and rows
+// that are none of the sequence's however few steps it has.
 struct Bounds {
-  int64_t padding, rows, steps;
+  int64_t padding, rows, steps, padding_of_few;
 };
 
 // From the last step to the first, so that a piece begins where rows end.
@@ -40,12 +46,14 @@ std::vector<Piece> pieces_within(const Sequence& sequence, const Bounds& bounds)
     do {
       --begin;
       own += rows_of_step(sequence, begin);
-      if (begin == 0 || end - begin < bounds.steps) {
+      if (begin == 0) {
         continue;
       }
       const int64_t batch = rows_of_step(sequence, begin - 1);
       const int64_t rows = (end - begin + 1) * batch;
-      if (rows - own - batch > bounds.padding || rows > bounds.rows) {
+      const int64_t padding = rows - own - batch;
+      const bool may_end = end - begin >= bounds.steps;
+      if (padding > bounds.padding_of_few || (may_end && (padding > bounds.padding || rows > bounds.rows))) {
         break;
       }
     } while (begin > 0);
@@ -71,6 +79,64 @@ int64_t bytes_at_once(const RnnProblem& problem, bool saved) {
   return problem.directions * elements * (problem.is_16_bits() ? 2 : 4);
 }
 
+// Bytes of a row in what a forward that saves nothing has of one piece: its gates, in fp32, and the padded
+// input and output.
+int64_t bytes_of_forward(const RnnProblem& problem) {
+  const int64_t element = problem.is_16_bits() ? 2 : 4;
+  return problem.directions * (problem.gates() * problem.hidden * int64_t{sizeof(float)} +
+                               (problem.input() + problem.hidden) * element);
+}
+
+// Bytes that padding costs: a row of it wherever rows are kept, and a row of the largest piece.
+struct RowBytes {
+  int64_t kept, at_once;
+};
+
+// Multiply-adds of a row of the widest layer.
+int64_t products_of_row(const RnnProblem& problem) {
+  return problem.directions * problem.gates() * problem.hidden * (problem.input() + problem.hidden);
+}
+
+std::vector<Piece> fewest_within(const RnnProblem& problem, RowBytes of_row, int64_t most,
+                                 const PieceLimits& limits) {
+  const Sequence& sequence = problem.sequence;
+  std::vector<Piece> fewest = chunks_of(sequence, sequence.steps);
+  const int64_t rows = sequence.rows();
+  const int64_t padding = rows_of(fewest) - rows;
+  const int64_t worth_a_piece = limits.products / products_of_row(problem);
+  const auto bytes = [&](const std::vector<Piece>& pieces) {
+    return (rows_of(pieces) - rows) * of_row.kept + most_rows_of(pieces) * of_row.at_once;
+  };
+  int64_t least = bytes(fewest);
+  if (least <= most && padding <= worth_a_piece) {
+    return fewest;
+  }
+  if (of_row.kept == 0) {
+    return pieces_within(sequence, {padding, most / of_row.at_once, limits.steps, worth_a_piece});
+  }
+  bool found = false;
+  for (const int64_t part : kAtOnce) {
+    for (const int64_t count : kPieces) {
+      std::vector<Piece> pieces = pieces_within(
+          sequence,
+          {padding / (count * count), most * part / kParts / of_row.at_once, limits.steps, worth_a_piece});
+      if (found && pieces.size() >= fewest.size()) {
+        break;  // more of them do not help
+      }
+      const int64_t taken = bytes(pieces);
+      if (taken <= most || taken < least) {
+        least = taken;
+        fewest = std::move(pieces);
+      }
+      if (taken <= most) {
+        found = true;
+        break;
+      }
+    }
+  }
+  return fewest;
+}
+
 }  // namespace
 
 std::vector<Piece> chunks_of(const Sequence& sequence, int64_t steps) {
@@ -91,29 +157,26 @@ std::vector<Piece> chunks_of(const Sequence& sequence, int64_t steps) {
   return pieces;
 }
 
+std::vector<Piece> pieces_of_forward_alone(const RnnProblem& problem) {
+  const Sequence& sequence = problem.sequence;
+  if (!sequence.is_packed()) {
+    return chunks_of(sequence, sequence.steps);
+  }
+  const int64_t units = problem.directions * problem.hidden * (problem.is_16_bits() ? 2 : 4);
+  const int64_t of_upstream = sequence.rows() * (problem.gates() + 1) * units;
+  const PieceLimits& limits = problem.of_forward;
+  return fewest_within(problem, {0, bytes_of_forward(problem)}, limits.bytes + of_upstream, limits);
+}
+
 std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved) {
   const Sequence& sequence = problem.sequence;
-  std::vector<Piece> pieces = chunks_of(sequence, sequence.steps);
   if (!sequence.is_packed()) {
-    return pieces;
+    return chunks_of(sequence, sequence.steps);
   }
-  const int64_t rows = sequence.rows();
-  const int64_t padding = pieces[0].rows() - rows;
-  const int64_t saved_of_row = saved ? saved_bytes(problem) : 0;
-  const int64_t of_row = bytes_at_once(problem, saved);
-  const int64_t most = std::max(problem.piece_limits.bytes, rows * (saved_of_row + of_row) / kSmallPart);
-  if (padding * saved_of_row + pieces[0].rows() * of_row <= most) {
-    return pieces;
-  }
-  // Half of it for what is saved, half for what exists of a piece.
-  for (const int64_t count : kPieces) {
-    pieces =
-        pieces_within(sequence, {padding / (count * count), most / 2 / of_row, problem.piece_limits.steps});
-    if ((rows_of(pieces) - rows) * saved_of_row <= most / 2) {
-      break;
-    }
-  }
-  return pieces;
+  const RowBytes of_row{saved ? saved_bytes(problem) : 0, bytes_at_once(problem, saved)};
+  const int64_t of_rows = sequence.rows() * (of_row.kept + of_row.at_once);
+  const PieceLimits& limits = problem.in_training;
+  return fewest_within(problem, of_row, std::max(limits.bytes, of_rows / kSmallPart), limits);
 }
 
 std::vector<Piece> cut(const std::vector<Piece>& pieces, int64_t steps) {

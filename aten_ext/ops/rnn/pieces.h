@@ -41,8 +41,10 @@ inline int64_t time_of(const Sequence& sequence, int direction, int64_t first, i
 // Pieces of so many steps, the last of fewer.
 std::vector<Piece> chunks_of(const Sequence& sequence, int64_t steps);
 
-// For training: as few as leave padding, and what exists of one piece at a time, within the problem's limits.
-// A padded sequence is one. `saved`: whether the forward saves coefficients.
+// As few as leave padding, and what exists of one piece at a time, within the problem's limits. A padded
+// sequence is one. Of a forward that saves nothing; and in training, `saved`: whether the forward saves
+// coefficients.
+std::vector<Piece> pieces_of_forward_alone(const RnnProblem& problem);
 std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved);
 
 // Each in parts of so many steps, the last of fewer.

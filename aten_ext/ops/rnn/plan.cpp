@@ -69,16 +69,14 @@ constexpr int64_t kFewStepsRows = 64;
 // again, takes more of the GPU's time than upstream's few launches.
 constexpr int64_t kFewPackedSteps[3][2] = {{3, 4}, {3, 7}, {2, 7}};
 
+// Rows of a padded one, for each that exists: of more, the kernels' time goes to rows that have ended.
+constexpr int64_t kMostPadding = 32;
+
 // Chunks of a long sequence: bytes of projections that are worth another launch, and the steps that make its
 // beginning (6 us in a cluster, 15 over the whole GPU, and that of a GEMM) about one percent.
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kChunkSteps = 640;
 constexpr int64_t kGridChunkSteps = 320;
-// Packed, where no gradients follow: bytes of a chunk with its padded input and output. Upstream was seen to
-// take 48 MiB and more beside its outputs, and gates and a state for each row in the tensors' dtype.
-constexpr int64_t kPackedChunkBytes = int64_t{64} << 20;
-constexpr int64_t kPackedChunkSteps = 32;
-
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
 constexpr double kTf32ProjectionFlops = 25e6;
@@ -299,7 +297,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
       return "large projection that upstream may do in TF32";
     }
   }
-  plan.chunk = choose_chunk(problem, plan.recurrence, !problem.differentiated);
+  plan.chunk = choose_chunk(problem, plan.recurrence);
   return choose_kernel(problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
 }
 
@@ -317,29 +315,26 @@ const char* describe_math(Math math) {
 
 }  // namespace
 
-int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence, bool padded) {
+int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence) {
   const Sequence& sequence = problem.sequence;
   const int64_t step_bytes =
       sequence.batch * problem.gates() * problem.hidden * problem.directions * int64_t{sizeof(float)};
   const int64_t fewest = recurrence.exchange == Exchange::Grid ? kGridChunkSteps : kChunkSteps;
   const int64_t wanted = ceil_div(sequence.steps * step_bytes, kChunkBytes);
-  int64_t chunks = std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest));
-  if (sequence.is_packed() && padded) {
-    const int64_t units = problem.hidden * problem.directions;
-    const int64_t bytes = problem.is_16_bits() ? 2 : 4;
-    const int64_t padded_bytes =
-        step_bytes + sequence.batch * (problem.directions * problem.input() + units) * bytes;
-    const int64_t most = kPackedChunkBytes + sequence.rows() * (problem.gates() + 1) * units * bytes;
-    const int64_t for_memory = ceil_div(sequence.steps * padded_bytes, most);
-    chunks = std::max(chunks, std::min(for_memory, sequence.steps / kPackedChunkSteps));
-  }
-  return ceil_div(sequence.steps, chunks);
+  return ceil_div(sequence.steps, std::max<int64_t>(1, std::min(wanted, sequence.steps / fewest)));
 }
 
 std::vector<Piece> pieces_of_forward(const RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
-  return plan.saves && problem.sequence.is_packed() ? cut(pieces_of(problem, true), plan.chunk)
-                                                    : chunks_of(problem.sequence, plan.chunk);
+  return !problem.sequence.is_packed() ? chunks_of(problem.sequence, plan.chunk)
+         : plan.saves                  ? cut(pieces_of(problem, true), plan.chunk)
+                                       : cut(pieces_of_forward_alone(problem), plan.chunk);
+}
+
+const char* decline_padding(const RnnPlan& plan) {
+  return rows_of(plan.pieces) > kMostPadding * plan.problem.sequence.rows()
+             ? "packed sequence of one long row and many short ones"
+             : nullptr;
 }
 
 Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence, int64_t batch) {
@@ -385,8 +380,8 @@ std::string RnnPlan::describe() const {
   } else {
     text << (problem.sequence.is_packed() ? "padded, " : "") << describe_recurrence(recurrence) << ", "
          << describe_math(recurrence.math);
-    if (pieces > 1) {
-      text << ", in " << pieces << " pieces";
+    if (pieces.size() > 1) {
+      text << ", in " << pieces.size() << " pieces";
     } else if (chunk < problem.sequence.steps) {
       text << ", " << chunk << " steps at a time";
     }

@@ -51,11 +51,11 @@ struct RnnPlan {
   RnnProblem problem;
   Route route;
   bool tf32;  // fp32: the products of Route::Step, or the projection of Route::Recurrence, in TF32
-  Recurrence recurrence;  // of every layer, for Route::Recurrence
-  int64_t chunk;          // steps that are projected, and then launched, at once; all, or a part of many
-  bool saves;             // the coefficients of the gradients, into the reserve
-  size_t pieces;          // of a packed sequence that it saves them of
-  CellKernel step[2];     // for Route::Step: of the first layer, of the others
+  Recurrence recurrence;      // of every layer, for Route::Recurrence
+  int64_t chunk;              // steps that are projected, and then launched, at once; all, or a part of many
+  bool saves;                 // the coefficients of the gradients, into the reserve
+  std::vector<Piece> pieces;  // of a packed sequence
+  CellKernel step[2];         // for Route::Step: of the first layer, of the others
 
   std::string describe() const;
   Needs needs() const;
@@ -74,11 +74,13 @@ constexpr bool has_units_for_all(int blocks, int units, int64_t hidden) {
 }
 
 // Steps of a chunk, so that the projections of a long sequence do not take more memory than they have to.
-// `padded`: of a packed sequence that is padded chunk by chunk.
-int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence, bool padded);
+int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence);
 
 // What one launch after the other computes of a layer, a packed sequence with fewer and fewer rows.
 std::vector<Piece> pieces_of_forward(const RnnPlan& plan);
+
+// The reason why the pieces of a packed sequence, which are in the plan, have too much padding; or nullptr.
+const char* decline_padding(const RnnPlan& plan);
 
 // A recurrence for the first rows of the batch: fewer groups of as many rows, by the same kernel. With other
 // groups the last bit of a sum in TF32 could differ.

@@ -76,9 +76,6 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
 }
 
 constexpr const char* kOtherPackedRows = "packed sequence whose batch sizes do not fit the input";
-// Padded elements for each that exists: of more, the kernels' time goes to rows that have ended.
-constexpr int64_t kMaxPadding = 32;
-
 const char* decline_packed(at::IntArrayRef batch_sizes, int64_t rows) {
   int64_t sum = 0;
   int64_t before = batch_sizes[0];
@@ -89,12 +86,7 @@ const char* decline_packed(at::IntArrayRef batch_sizes, int64_t rows) {
     sum += size;
     before = size;
   }
-  if (sum != rows) {
-    return kOtherPackedRows;
-  }
-  return static_cast<int64_t>(batch_sizes.size()) * batch_sizes[0] > kMaxPadding * sum
-             ? "packed sequence of one long row and many short ones"
-             : nullptr;
+  return sum != rows ? kOtherPackedRows : nullptr;
 }
 
 // Whether dimensions, given from the slowest to the fastest, lie contiguously.

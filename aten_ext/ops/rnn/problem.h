@@ -14,12 +14,16 @@ struct _cudnn_rnn;
 
 namespace aten_ext::cuda {
 
-// What a packed sequence in training may take beyond its rows before it is padded in several pieces
-// (pieces.h).
+// Up to here a packed sequence is padded in one piece (pieces.h): bytes beyond those of its rows, and
+// multiply-adds of rows that do not exist, which are worth a piece more. A piece for the sake of memory has
+// so many steps at least.
 struct PieceLimits {
-  int64_t bytes = int64_t{32} << 20;
-  int64_t steps = 16;  // of a piece, at least
+  int64_t bytes, steps, products;
 };
+constexpr PieceLimits kPiecesInTraining{int64_t{32} << 20, 12, 5'000'000'000};
+// Of a forward that saves nothing. Beside its outputs upstream was seen to take 48 MiB and more, and gates
+// and a state for each row in the tensors' dtype.
+constexpr PieceLimits kPiecesOfForward{int64_t{64} << 20, 32, 2'000'000'000};
 
 struct RnnProblem {
   Cell cell;
@@ -36,7 +40,8 @@ struct RnnProblem {
   int directions;
   int64_t hidden;
   Sequence sequence;
-  PieceLimits piece_limits;
+  PieceLimits in_training = kPiecesInTraining;
+  PieceLimits of_forward = kPiecesOfForward;
 
   int gates() const {
     return gates_of(cell);

@@ -12,14 +12,20 @@
 namespace aten_ext::cuda {
 namespace {
 
-// fp32 sums of both directions that a gradient of the input has before it is rounded, or masked.
+// fp32 sums of both directions that a gradient of the input has before it is rounded, or masked. And so few
+// where they take no memory of their own.
 constexpr int64_t kSumBytes = int64_t{32} << 20;
+constexpr int64_t kFewSumBytes = int64_t{8} << 20;
+
+constexpr int64_t kAlignment = 256;
+// What two of them take at most beyond their own.
+constexpr int64_t kAligned = 2 * kAlignment;
 
 }  // namespace
 
 char* Scratch::take(int64_t bytes) {
   char* const taken = reinterpret_cast<char*>(next_);
-  next_ += static_cast<uintptr_t>(round_up(bytes, int64_t{256}));
+  next_ += static_cast<uintptr_t>(round_up(bytes, kAlignment));
   return taken;
 }
 
@@ -49,6 +55,7 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, const 
     d_hidden_gates[d] = take(rows * sizes.gates * sizes.bytes);
     d_input_gates[d] = sizes.is_gru ? take(rows * sizes.gates * sizes.bytes) : d_hidden_gates[d];
   }
+  const int64_t padded = static_cast<int64_t>(next_ - reinterpret_cast<uintptr_t>(memory));
   if (sizes.is_packed) {
     carve_packed(plan, layer, sizes);
   }
@@ -78,10 +85,16 @@ Scratch::Scratch(const RnnBackwardPlan& plan, const LayerBackward& layer, const 
   next_ = shared;
   const bool drops = layer.kept[0] != nullptr;
   if (layer.wants_dx && (!direct || drops) && sizes.directions == 2 && !plan.few_rows) {
-    // Of dropped inputs one for each direction, but in fp32 that of the first is where the result goes.
+    // Of dropped inputs one for each direction, but in fp32 that of the first is where the result goes. Of a
+    // packed sequence what was padded is not read any more.
     const int64_t row_bytes = layer.features * int64_t{sizeof(float)} * (drops ? 2 : 1);
-    sums_rows =
-        std::min(layer.rows, round_up<int64_t>(std::max<int64_t>(1, kSumBytes / row_bytes), kKeptOfByte));
+    const int64_t room = sizes.is_packed ? padded - kAligned : 0;
+    const bool over = room >= std::min(kFewSumBytes, layer.rows * row_bytes) &&
+                      room >= std::min<int64_t>(layer.rows, kKeptOfByte) * row_bytes;
+    const int64_t most = over ? std::min(room, kSumBytes) : kSumBytes;
+    const int64_t whole = most / row_bytes / kKeptOfByte * kKeptOfByte;
+    sums_rows = std::min(layer.rows, std::max<int64_t>(whole, kKeptOfByte));
+    next_ = over ? reinterpret_cast<uintptr_t>(memory) : next_;
     sums[0] = direct ? nullptr : take_floats(sums_rows * layer.features);
     sums[1] = drops ? take_floats(sums_rows * layer.features) : nullptr;
   }

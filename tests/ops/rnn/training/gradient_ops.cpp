@@ -9,6 +9,7 @@
 #include <cublasLt.h>
 
 #include <cstring>
+#include <limits>
 
 #include "core/gpu.h"
 #include "core/to_dtype.h"
@@ -25,7 +26,7 @@ bool may_draw = true;
 int64_t draws_left = 1 << 30;
 
 // What of memory, and how few steps, a piece of a packed sequence may have: nothing, so that all are cut.
-constexpr aten_ext::cuda::PieceLimits kSmallPieces{-1, 1};
+constexpr aten_ext::cuda::PieceLimits kSmallPieces{-1, 1, std::numeric_limits<int64_t>::max()};
 
 }  // namespace
 
@@ -114,7 +115,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> backward
                                     batch_sizes, none,        reserve,        mask};
   RnnProblem problem = problem_of_backward(a);
   if (small_pieces) {
-    problem.piece_limits = kSmallPieces;
+    problem.in_training = kSmallPieces;
   }
   RnnBackwardPlan plan = plan_rnn_backward(problem, {mask[0], mask[1], mask[2], mask[3]},
                                            gpu_of(c10::Device(c10::kMeta)), saved);
@@ -150,7 +151,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   const char* const reason = problem_of(a, problem);
   TORCH_CHECK(reason == nullptr, reason);
   if (small_pieces) {
-    problem.piece_limits = kSmallPieces;
+    problem.in_training = problem.of_forward = kSmallPieces;
   }
   const Choice<RnnPlan> choice = plan_rnn(problem, gpu_of(c10::Device(c10::kMeta)));
   TORCH_CHECK(choice.reason() == nullptr, choice.reason());
@@ -212,10 +213,7 @@ std::vector<int64_t> reserve_of(bool sixteen_bits, int64_t steps, int64_t batch,
   return result;
 }
 
-// The first step, steps and rows of each piece of a packed sequence of an LSTM in fp32, and where its
-// directions lie.
-std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hidden, int64_t layers,
-                                         bool saved, int64_t bytes, int64_t steps) {
+RnnProblem packed_lstm(at::IntArrayRef batch_sizes, int64_t hidden, int64_t layers) {
   RnnProblem problem{};
   problem.cell = Cell::Lstm;
   problem.dtype = Dtype::Float;
@@ -224,14 +222,32 @@ std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hi
   problem.hidden = hidden;
   problem.sequence = {static_cast<int64_t>(batch_sizes.size()), batch_sizes[0], hidden, batch_sizes.data(),
                       Layout::TimeMajor};
-  if (bytes >= 0) {
-    problem.piece_limits = {bytes, steps};
-  }
+  return problem;
+}
+
+std::vector<std::vector<int64_t>> numbers_of(const std::vector<Piece>& pieces) {
   std::vector<std::vector<int64_t>> result;
-  for (const Piece& piece : pieces_of(problem, saved)) {
+  for (const Piece& piece : pieces) {
     result.push_back({piece.first, piece.steps, piece.batch, piece.full, piece.row[0], piece.row[1]});
   }
   return result;
+}
+
+// The first step, steps and rows of each piece of a packed sequence of an LSTM in fp32, and where its
+// directions lie.
+std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hidden, int64_t layers,
+                                         bool saved, int64_t bytes, int64_t steps) {
+  RnnProblem problem = packed_lstm(batch_sizes, hidden, layers);
+  if (bytes >= 0) {
+    problem.in_training.bytes = bytes;
+    problem.in_training.steps = steps;
+  }
+  return numbers_of(pieces_of(problem, saved));
+}
+
+// The same of a forward that saves nothing.
+std::vector<std::vector<int64_t>> pieces_alone(at::IntArrayRef batch_sizes, int64_t hidden) {
+  return numbers_of(pieces_of_forward_alone(packed_lstm(batch_sizes, hidden, 1)));
 }
 
 // Whether the table leaves a padded layer in training to upstream, where the GPU's time decides.
@@ -267,6 +283,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
       forward);
   m.def("pieces", pieces);
+  m.def("pieces_alone", pieces_alone);
   m.def("first_drop(Tensor x, Tensor left, float p) -> (Tensor, Tensor)", first_drop);
   m.def("drop(Tensor x, Tensor kept, float p, int offset) -> Tensor", drop);
   m.def("drop_sum(Tensor first, Tensor second, Tensor[] kept, float p, Tensor(a!) to) -> ()", drop_sum);

@@ -103,3 +103,28 @@ def test_saved_in_pieces(
     for mine, truth in zip(flat(found), problem.exact((True, True, True)), strict=True):
         error = (mine.double() - truth).abs().max().item()
         assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
+
+
+@pytest.mark.parametrize("cell", list(MODES))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("hidden", "lengths", "chunk"),
+    [
+        *[(16, lengths, chunk) for lengths in LENGTHS for chunk in (0, 2)],
+        (200, "descending", 2),
+        (520, "one long", 0),
+    ],
+)
+def test_a_forward_alone_in_pieces(
+    ops: Any, cell: str, dtype: torch.dtype, hidden: int, lengths: str, chunk: int
+) -> None:
+    """Nothing is saved: the bits of one piece."""
+    sizes = Sizes(cell, inputs=6, hidden=hidden, layers=2, bidirectional=True, dtype=dtype)
+    problem = Problem(ops, LENGTHS[lengths], sizes)
+    x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True, True, True, True))[:6]
+    batch_sizes = problem.batch_sizes.tolist()
+    state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, 2, True, batch_sizes, False]
+    whole = ops.forward(*state)
+    pieces = ops.forward(*state, chunk=chunk, small_pieces=True)
+    for mine, one in zip(pieces[:3], whole[:3], strict=True):
+        assert torch.equal(mine, one)

@@ -80,6 +80,27 @@ def test_a_piece_more_only_where_memory_asks() -> None:
     few = pieces_of(batch_sizes, hidden=512)
     many = pieces_of(batch_sizes, hidden=512, layers=6)
     assert 1 < len(few) <= len(many) <= 16
-    assert all(steps >= 16 for first, steps, *_ in many if first > 0)
+    assert all(steps >= 12 for first, steps, *_ in many if first > 0)
     rows = [sum(steps * batch for _, steps, batch, *_ in pieces) for pieces in (few, many)]
     assert sum(batch_sizes) < rows[1] <= rows[0] < 200 * 16
+
+
+def test_padding_that_takes_longer_than_a_piece() -> None:
+    """Little memory, but products of rows that do not exist: two pieces, without gradients and with them."""
+    batch_sizes = batch_sizes_of([24] + [2] * 63)
+    two = [[0, 2, 64], [2, 22, 1]]
+    assert [piece[:3] for piece in load().pieces_alone(batch_sizes, 512)] == two
+    assert [piece[:3] for piece in pieces_of(batch_sizes, hidden=512)] == two
+    assert len(load().pieces_alone(batch_sizes, 256)) == len(pieces_of(batch_sizes, hidden=256)) == 1
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30), hidden=st.sampled_from([16, 512, 1024]))
+def test_a_forward_alone_has_every_step_once(lengths: list[int], hidden: int) -> None:
+    batch_sizes = batch_sizes_of(lengths)
+    step = 0
+    for first, count, batch, *_ in load().pieces_alone(batch_sizes, hidden):
+        assert (first, batch) == (step, batch_sizes[step])
+        padding = sum(batch - size for size in batch_sizes[first : first + count])
+        assert padding * 2 * 4 * hidden * 2 * hidden <= 2e9
+        step += count
+    assert step == len(batch_sizes)
