@@ -10,9 +10,9 @@
 namespace aten_ext::cuda {
 namespace {
 
-// Tries, in this order: so many pieces where lengths fall evenly. The padding of each is then that of all by
-// the square of it.
-constexpr int64_t kPieces[] = {1, 2, 3, 4, 6, 8, 12, 16};
+// Tries, in this order: what part of all padding a piece may have. Where lengths fall evenly n pieces have
+// that by n squared each.
+constexpr int64_t kPadding[] = {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 256};
 // And how many sixteenths of what is allowed are left to what exists of one piece at a time. Where lengths
 // fall evenly half is about best; where many rows end at once there is little padding.
 constexpr int64_t kAtOnce[] = {8, 6, 10, 13};
@@ -116,10 +116,10 @@ std::vector<Piece> fewest_within(const RnnProblem& problem, RowBytes of_row, int
   }
   bool found = false;
   for (const int64_t part : kAtOnce) {
-    for (const int64_t count : kPieces) {
+    for (const int64_t part_of_padding : kPadding) {
       std::vector<Piece> pieces = pieces_within(
           sequence,
-          {padding / (count * count), most * part / kParts / of_row.at_once, limits.steps, worth_a_piece});
+          {padding / part_of_padding, most * part / kParts / of_row.at_once, limits.steps, worth_a_piece});
       if (found && pieces.size() >= fewest.size()) {
         break;  // more of them do not help
       }

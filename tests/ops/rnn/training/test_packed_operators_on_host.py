@@ -64,7 +64,9 @@ LENGTHS = {
     "one long": [13, 2, 2, 2, 1],
     "half": [8, 8, 8, 4, 4, 4],
     "equal but one": [6, 6, 6, 4],
+    "short": [5, 5, 1],
 }
+LONGER = [name for name in LENGTHS if name != "short"]
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -72,10 +74,10 @@ LENGTHS = {
 @pytest.mark.parametrize(
     ("hidden", "lengths", "chunk"),
     [
-        *[(16, lengths, chunk) for lengths in LENGTHS for chunk in (0, 2)],
-        (200, "descending", 2),
+        *[(16, lengths, chunk) for lengths in LONGER for chunk in (0, 2)],
+        (200, "equal but one", 2),
         (200, "one long", 0),
-        (520, "half", 0),
+        (520, "short", 0),
     ],
 )
 def test_saved_in_pieces(
@@ -105,14 +107,14 @@ def test_saved_in_pieces(
         assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
 
 
-@pytest.mark.parametrize("cell", list(MODES))
+@pytest.mark.parametrize("cell", ["gru", "lstm", "tanh"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("hidden", "lengths", "chunk"),
     [
-        *[(16, lengths, chunk) for lengths in LENGTHS for chunk in (0, 2)],
-        (200, "descending", 2),
-        (520, "one long", 0),
+        *[(16, lengths, chunk) for lengths in LONGER for chunk in (0, 2)],
+        (200, "short", 2),
+        (520, "short", 0),
     ],
 )
 def test_a_forward_alone_in_pieces(
