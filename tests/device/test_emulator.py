@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -56,13 +57,13 @@ def test_a_missing_barrier_shows() -> None:
 
 def test_a_misaligned_address_ends_the_process() -> None:
     run = run_apart("print(ops.word(4).item(), flush=True); ops.word(6)")
-    assert run.stdout == "0\n" and run.returncode < 0
+    assert run.stdout == "0\n" and run.returncode == -signal.SIGABRT
     assert "device_on_host: a misaligned address" in run.stderr and "selftest.cu:" in run.stderr
 
 
 def test_an_index_beyond_an_array_ends_the_process() -> None:
     run = run_apart("print(ops.element(2).item(), flush=True); ops.element(-1)")
-    assert run.stdout == "4.0\n" and run.returncode < 0
+    assert run.stdout == "4.0\n" and run.returncode == -signal.SIGABRT
     assert "device_on_host: an index beyond an array" in run.stderr and "selftest.cu:" in run.stderr
 
 
@@ -99,7 +100,7 @@ def test_words_of_three_values(ops: torch._ops._OpNamespace, order: None) -> Non
     """The tag comes with its values; on a GPU an address that is no multiple of 16 would be an error."""
     assert ops.triples(20, False).tolist() == [3 * sum(range(20)) + 20 * 300] * 20
     run = run_apart("ops.triples(2, True)")
-    assert run.returncode != 0 and "no multiple of 16" in run.stderr
+    assert run.returncode == -signal.SIGABRT and "no multiple of 16" in run.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -128,9 +129,12 @@ def test_byte_perm(ops: torch._ops._OpNamespace, selector: int, expected: int) -
 def test_a_kernel_that_hangs_is_an_error(call: str) -> None:
     """Threads that wait for different barriers; blocks that wait for each other in an ordinary launch."""
     run = run_apart(f"ops.{call}")
-    assert run.returncode != 0 and "device_on_host: every thread of a block waits for" in run.stderr
+    assert (
+        run.returncode == -signal.SIGABRT
+        and "device_on_host: every thread of a block waits for" in run.stderr
+    )
 
 
 def test_a_store_that_nobody_waits_for_is_an_error() -> None:
     run = run_apart("ops.set_order(1, 0); ops.exchange(4, False, False)")
-    assert run.returncode != 0 and "asynchronous store" in run.stderr
+    assert run.returncode == -signal.SIGABRT and "asynchronous store" in run.stderr

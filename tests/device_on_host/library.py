@@ -186,7 +186,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _compile(name: str, files: list[Path], folder: Path) -> None:
     generated = folder / "generated"
-    sources = [HERE / "runtime.cpp"]
+    sources = [HERE / name for name in ("runtime.cpp", "launch.cpp", "misuse.cpp")]
     for file in files:
         # The compiler decides by the suffix: a .cu is included by a .cpp.
         wrapper = generated / f"{file.parent.name}_{file.stem}{file.suffix.replace('.', '_')}.cpp"
@@ -209,7 +209,7 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
         "-ffp-contract=off",
         # A call of the C library for each fmaf otherwise, of which kernels are made.
         *(["-mavx2", "-mfma"] if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") else []),
-        # A GPU has no misaligned access, and no array an index beyond its own: runtime.cpp says what becomes
+        # A GPU has no misaligned access, and no array an index beyond its own: misuse.cpp says what becomes
         # of them.
         "-fsanitize=alignment,bounds",
         "-fno-sanitize-recover=alignment,bounds",

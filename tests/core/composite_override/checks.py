@@ -23,8 +23,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 from compiled_overrides import load  # noqa: E402
 
-TABLE = "- func: gru_cell\n  dispatch: CPU\n  family: composite\n  summary: for tests\n"
-
 torch.manual_seed(0)
 cell = torch.nn.GRUCell(5, 4)
 frozen = torch.nn.GRUCell(5, 4).requires_grad_(False)
@@ -246,7 +244,7 @@ CHECKS = {name.removeprefix("check_"): f for name, f in list(globals().items()) 
 
 def main() -> None:
     before.update(values())
-    load("composite_override", TABLE, HERE)
+    load()
     answers = {}
     for name, check in CHECKS.items():
         try:

@@ -19,19 +19,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 from compiled_overrides import load  # noqa: E402
 
-TABLE = """
-- func: native_dropout
-  dispatch: CPU
-  family: paired
-  summary: for tests
-  opaque: 1
-
-- func: native_dropout_backward
-  dispatch: CPU
-  family: paired
-  summary: for tests
-  pair: native_dropout
-"""
 BACKWARD = "native_dropout_backward"
 OURS, UPSTREAM = 3.0, 1.0
 
@@ -199,7 +186,7 @@ def check_arguments_that_do_not_fit_are_an_error() -> None:
 
 def main() -> None:
     """Run every check."""
-    load("paired_override", TABLE, HERE)
+    load()
     answers = {}
     for name, check in list(globals().items()):
         if name.startswith("check_"):
