@@ -69,7 +69,8 @@ constexpr int64_t kFewStepsRows = 64;
 // again, takes more of the GPU's time than upstream's few launches.
 constexpr int64_t kFewPackedSteps[3][2] = {{3, 4}, {3, 7}, {2, 7}};
 
-// Rows of a padded one, for each that exists: of more, the kernels' time goes to rows that have ended.
+// Padded rows of a packed sequence, for each that exists: of more, the kernels' time goes to rows that have
+// ended.
 constexpr int64_t kMostPadding = 32;
 
 // Chunks of a long sequence: bytes of projections that are worth another launch, and the steps that make its
@@ -77,6 +78,7 @@ constexpr int64_t kMostPadding = 32;
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kChunkSteps = 640;
 constexpr int64_t kGridChunkSteps = 320;
+
 // FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
 // does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
 constexpr double kTf32ProjectionFlops = 25e6;

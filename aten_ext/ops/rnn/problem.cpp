@@ -76,6 +76,7 @@ const char* decline_weights(const args::_cudnn_rnn& a, const RnnProblem& problem
 }
 
 constexpr const char* kOtherPackedRows = "packed sequence whose batch sizes do not fit the input";
+
 const char* decline_packed(at::IntArrayRef batch_sizes, int64_t rows) {
   int64_t sum = 0;
   int64_t before = batch_sizes[0];

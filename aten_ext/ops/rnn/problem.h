@@ -14,9 +14,9 @@ struct _cudnn_rnn;
 
 namespace aten_ext::cuda {
 
-// Up to here a packed sequence is padded in one piece (pieces.h): bytes beyond those of its rows, and
-// multiply-adds of rows that do not exist, which are worth a piece more. A piece for the sake of memory has
-// so many steps at least.
+// Up to here a packed sequence is padded in one piece (pieces.h): bytes beyond those of its rows; and
+// multiply-adds of rows that do not exist, which take about twice as long as a piece more. Of the pieces that
+// memory asks for each but the first has so many steps at least.
 struct PieceLimits {
   int64_t bytes, steps, products;
 };

@@ -83,6 +83,10 @@ def test_packed_sequences_of_large_products() -> None:
     in_bf16: dict[str, Any] = {"mode": LSTM, "dtype": torch.bfloat16}
     assert packed([26] * 7 + [25], 1024, **in_bf16) == ""
     assert packed([27] * 7 + [26], 1024, **in_bf16) == less
+    assert packed([27] * 8 + [26], 1024, **in_bf16) == ""
+    assert packed([35] * 11 + [34], 1024, layers=2, **in_bf16) == ""
+    assert packed([36] * 11 + [35], 1024, layers=2, **in_bf16) == less
+    assert packed([36] * 12 + [35], 1024, layers=2, **in_bf16) == ""
     assert packed([47] * 19 + [46], 512) == ""
     trained = "layer that upstream trains in less time"
     in_training: dict[str, Any] = {"train": True, "dtype": torch.bfloat16}
