@@ -39,7 +39,14 @@ struct LayersInRanges {
   Range weights{};    // thousands, of a direction of the widest layer
   Range products{};   // millions of multiply-adds of one of its steps
   Range step_rows{};  // of both directions
+  Range padding{};    // steps times rows of a packed sequence, over the steps that its rows have
   Range units{};      // of a step: its rows times H, of both directions
+
+  // The lengths are added up only where a range asks.
+  bool has_padding(const Sequence& sequence) const {
+    return padding.least <= 1.0 || padding.has(static_cast<double>(sequence.steps * sequence.batch) /
+                                               static_cast<double>(sequence.rows()));
+  }
 
   bool has(const RnnProblem& problem) const {
     const Sequence& sequence = problem.sequence;
@@ -54,7 +61,8 @@ struct LayersInRanges {
            hidden.has(static_cast<double>(problem.hidden)) && batch.has(rows_of_step) &&
            rows.has(steps_of_row * rows_of_step) && weights.has(matrices / 1e3) &&
            products.has(rows_of_step * matrices / 1e6) && step_rows.has(rows_of_step * problem.directions) &&
-           units.has(rows_of_step * static_cast<double>(problem.hidden * problem.directions));
+           units.has(rows_of_step * static_cast<double>(problem.hidden * problem.directions)) &&
+           has_padding(sequence);
   }
 };
 

@@ -87,12 +87,16 @@ def test_packed_sequences_of_large_products() -> None:
     assert packed([35] * 11 + [34], 1024, layers=2, **in_bf16) == ""
     assert packed([36] * 11 + [35], 1024, layers=2, **in_bf16) == less
     assert packed([36] * 12 + [35], 1024, layers=2, **in_bf16) == ""
-    assert packed([47] * 19 + [46], 512) == ""
+    assert packed([47] * 15 + [46], 512) == ""
+    assert packed([47] + [1] * 15, 512) == less, "mostly padding"
+    assert packed([47] + [1] * 16, 512) == ""
     trained = "layer that upstream trains in less time"
     in_training: dict[str, Any] = {"train": True, "dtype": torch.bfloat16}
     assert packed([70] * 10 + [69], 512, **in_training) == ""
     assert packed([70] * 9 + [69], 512, **in_training) == trained, "ten steps"
     assert packed([69] * 8 + [68, 1, 1], 512, **in_training) == ""
+    assert packed([70] * 2 + [1] * 14, 512, **in_training) == trained, "mostly padding"
+    assert packed([70] * 2 + [1] * 15, 512, **in_training) == ""
     assert packed([2] * 4, 64, **in_training) == trained, "four steps, as long as one another"
     assert packed([2] * 5, 64, **in_training) == ""
 

@@ -117,6 +117,7 @@ constexpr LayersInRanges kKeptOfEqualLengths[] = {
 // Packed, of several lengths: few steps with large products.
 constexpr LayersInRanges kKeptPackedInTraining[] = {
     {kAnyCell, k16Bits, kAny, kAny, at_most(10), kAny, kAny, kAny, kAny, at_least(55)},
+    {kAnyCell, k16Bits, kAny, kAny, at_most(16), kAny, kAny, kAny, kAny, at_least(55), kAny, at_least(4.5)},
     {kAnyCell, k16Bits, kAny, kSeveral, at_most(10), kAny, kAny, kAny, kAny, at_least(5)},
     {kAnyCell, kBf16, kAny, kAny, at_most(9), kAny, kAny, kAny, kAny, at_least(8)},
     {kAnyCell, kFp32, kAny, kAny, at_most(7), kAny, kAny, kAny, kAny, at_least(9)},
