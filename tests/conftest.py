@@ -17,10 +17,18 @@ from aten_ext._registry import restored
 from aten_ext.bench import registry
 
 # The same examples on every run in CI; more of them with HYPOTHESIS_PROFILE=long, a few, for a run under a
-# sanitizer, with HYPOTHESIS_PROFILE=short.
+# sanitizer, with HYPOTHESIS_PROFILE=short. HYPOTHESIS_PROFILE=search is long, but shows a failure as it was
+# found: to make it smaller may take all the time that there is.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60, database=None)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
+hypothesis.settings.register_profile(
+    "search",
+    deadline=None,
+    max_examples=2000,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+    print_blob=True,
+)
 hypothesis.settings.register_profile("short", deadline=None, derandomize=True, max_examples=8, database=None)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
