@@ -31,8 +31,8 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
     }
   }
   const Gpu& gpu = gpu_of(a.input.device());
-  Choice<RnnPlan> choice = plan_rnn(problem, gpu);
-  if (choice.reason() != nullptr || !(problem.train || problem.sequence.is_packed())) {
+  const Choice<RnnPlan> choice = plan_rnn(problem, gpu);
+  if (choice.reason() != nullptr) {
     return choice;
   }
   RnnPlan plan = choice.plan();
@@ -41,9 +41,11 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
     if (const char* of_training = decline_training(plan, gpu)) {
       return of_training;
     }
-    plan.chunk = plan.saves ? choose_saving_chunk(plan) : plan.chunk;
+    if (plan.saves) {
+      plan.chunk = choose_saving_chunk(plan);
+    }
   }
-  if (problem.sequence.is_packed()) {
+  if (plan.route == Route::Recurrence) {
     plan.pieces = pieces_of_forward(plan);
     if (const char* of_padding = decline_padding(plan)) {
       return of_padding;

@@ -77,7 +77,7 @@ class LayerRecurrence {
   explicit LayerRecurrence(const LayerCall& layer)
       : layer_(layer),
         problem_(layer.problem()),
-        pieces_(layer.plan.pieces.empty() ? pieces_of_forward(layer.plan) : layer.plan.pieces),
+        pieces_(layer.plan.pieces),
         gates_(problem_.gates() * problem_.hidden) {
     if (layer.packed != nullptr) {
       padded_.emplace(layer, pieces_);
@@ -231,7 +231,7 @@ class LayerRecurrence {
 
   const LayerCall& layer_;
   const RnnProblem& problem_;
-  const std::vector<Piece> pieces_;
+  const std::vector<Piece>& pieces_;
   const int64_t gates_;  // of a row
   std::optional<PaddedPiece> padded_;
   RecurrenceParams p_{};

@@ -382,7 +382,7 @@ std::string RnnPlan::describe() const {
   } else {
     text << (problem.sequence.is_packed() ? "padded, " : "") << describe_recurrence(recurrence) << ", "
          << describe_math(recurrence.math);
-    if (pieces.size() > 1) {
+    if (problem.sequence.is_packed() && pieces.size() > 1) {
       text << ", in " << pieces.size() << " pieces";
     } else if (chunk < problem.sequence.steps) {
       text << ", " << chunk << " steps at a time";

@@ -54,7 +54,7 @@ struct RnnPlan {
   Recurrence recurrence;      // of every layer, for Route::Recurrence
   int64_t chunk;              // steps that are projected, and then launched, at once; all, or a part of many
   bool saves;                 // the coefficients of the gradients, into the reserve
-  std::vector<Piece> pieces;  // of a packed sequence
+  std::vector<Piece> pieces;  // that Route::Recurrence computes, one launch after the other
   CellKernel step[2];         // for Route::Step: of the first layer, of the others
 
   std::string describe() const;
@@ -79,7 +79,7 @@ int64_t choose_chunk(const RnnProblem& problem, const Recurrence& recurrence);
 // What one launch after the other computes of a layer, a packed sequence with fewer and fewer rows.
 std::vector<Piece> pieces_of_forward(const RnnPlan& plan);
 
-// The reason why the pieces of a packed sequence, which are in the plan, have too much padding; or nullptr.
+// The reason why the plan's pieces have too much padding; or nullptr.
 const char* decline_padding(const RnnPlan& plan);
 
 // A recurrence for the first rows of the batch: fewer groups of as many rows, by the same kernel. With other

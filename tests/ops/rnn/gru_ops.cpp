@@ -131,6 +131,7 @@ std::tuple<std::string, at::Tensor, at::Tensor, at::Tensor> in_chunks(
   RnnPlan plan = choice.plan();
   TORCH_CHECK(plan.route == Route::Recurrence, "no recurrence");
   plan.chunk = steps;
+  plan.pieces = pieces_of_forward(plan);
   auto ran = run(arguments, plan);
   TORCH_CHECK(!ran.refused(), "declined late");
   auto [y, hy, cy, reserve, buffer] = ran.take();

@@ -120,13 +120,17 @@ def test_saved_in_pieces(
 def test_a_forward_alone_in_pieces(
     ops: Any, cell: str, dtype: torch.dtype, hidden: int, lengths: str, chunk: int
 ) -> None:
-    """Nothing is saved: the bits of one piece."""
+    """Nothing is saved: the bits of one piece, by more launches."""
     sizes = Sizes(cell, inputs=6, hidden=hidden, layers=2, bidirectional=True, dtype=dtype)
     problem = Problem(ops, LENGTHS[lengths], sizes)
     x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True, True, True, True))[:6]
     batch_sizes = problem.batch_sizes.tolist()
     state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, 2, True, batch_sizes, False]
+    kernels = torch.ops.aten_ext_on_host_cudnn_rnn
+    kernels.launched()
     whole = ops.forward(*state)
+    of_one = len(kernels.launched())
     pieces = ops.forward(*state, chunk=chunk, small_pieces=True)
+    assert len(kernels.launched()) > of_one > 0
     for mine, one in zip(pieces[:3], whole[:3], strict=True):
         assert torch.equal(mine, one)
