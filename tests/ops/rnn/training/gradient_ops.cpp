@@ -159,8 +159,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   chosen.problem.differentiated = saves;
   chosen.saves = saves_coefficients(chosen, gpu_of(c10::Device(c10::kMeta)));
   TORCH_CHECK(chosen.saves == saves, "no kernel that saves");
-  chosen.chunk = chunk > 0 ? chunk : chosen.chunk;
-  chosen.pieces = pieces_of_forward(chosen);
+  if (chosen.route == Route::Recurrence) {
+    chosen.chunk = chunk > 0 ? chunk : chosen.chunk;
+    chosen.pieces = pieces_of_forward(chosen);
+  }
   auto ran = run(a, chosen);
   TORCH_CHECK(!ran.refused(), "declined late");
   return ran.take();
