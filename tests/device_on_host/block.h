@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "context.h"
@@ -22,7 +23,8 @@ struct Meeting {
   unsigned mask = 0;
   unsigned arrived = 0;
   uint64_t phase = 0;
-  char slots[2][kWarpSize][kSlotBytes];
+  unsigned votes[2] = {0, 0};
+  alignas(16) char slots[2][kWarpSize][kSlotBytes];
 };
 
 struct Barrier {
@@ -46,9 +48,10 @@ struct Fiber {
   Runner* runner = nullptr;
   Context context{};
   bool done = false;
-  // It waits until the phase there is another one; null: it looks for itself.
+  // It waits until the phase there is another one; null: it looks for itself, once in a pass.
   const uint64_t* phase = nullptr;
   uint64_t phase_seen = 0;
+  uint64_t looked = 0;  // in this pass
   uint64_t cluster_token = 0;
 };
 
@@ -59,7 +62,15 @@ struct Runner {  // of one block, on its system thread
   bool alone = true;  // no other block can help it on
   std::vector<Fiber> fibers;
   std::vector<unsigned> order;  // of their turns
-  size_t turn = 0;              // whose turn it is, in `order`; one too many: the scheduler's
+  size_t turn = 0;              // whose turn it is, in `order`
+  // The part of `order` whose fibers have their turns until all of them wait. Lanes of a warp meet often, and
+  // their stacks fit into a processor's first cache, which those of a block do not.
+  size_t part_begin = 0;
+  size_t part_end = 0;
+  size_t part_size = 0;
+  bool part_ran = false;
+  bool polled = false;  // a thread looked at memory in this pass
+  uint64_t pass = 0;  // over all parts, until every fiber waits
   Context scheduler{};
   std::vector<std::vector<std::unique_ptr<Meeting>>> meetings;  // of each warp
   Barrier block_barrier;
@@ -67,6 +78,7 @@ struct Runner {  // of one block, on its system thread
   unsigned live = 0;
   uint64_t progress = 0;
   const char* waiting_for = "";
+  std::minstd_rand late;  // of Order::Shuffled
 };
 
 class Stacks {

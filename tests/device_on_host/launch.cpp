@@ -2,19 +2,19 @@
 #include <cxxabi.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
+#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include "block.h"
+#include "crew.h"
 
 namespace device_on_host {
 namespace {
@@ -45,16 +45,28 @@ class SpareStacks {
   }
 
  private:
-  static constexpr size_t kMostKept = 4096;  // stacks, of which a kernel uses some pages each
+  static constexpr size_t kMostKept = 48 << 10;  // stacks, of which a kernel uses some pages each
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stacks>> spare_;
   size_t kept_ = 0;
 };
 SpareStacks spare_stacks;
 
-// Dynamic shared memory begins as garbage: all ones are a NaN in every floating-point type.
-void poison(const Block& block) {
-  memset(block.dynamic_shared, 0xff, block.dynamic_shared_bytes);
+// Its threads outlive the objects of this library.
+Crew& crew() {
+  static auto* const the_crew = new Crew;
+  return *the_crew;
+}
+
+// Dynamic shared memory, of the block that runs on this system thread. It begins as garbage: all ones are a
+// NaN in every floating-point type.
+char* new_shared(size_t bytes) {
+  thread_local std::vector<uint4> memory;
+  if (const size_t count = bytes / sizeof(uint4) + 1; memory.size() != count) {
+    memory = std::vector<uint4>(count);
+  }
+  memset(memory.data(), 0xff, bytes);
+  return reinterpret_cast<char*>(memory.data());
 }
 
 struct FunctionLimits {
@@ -176,10 +188,8 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
 
   if (cluster_blocks == 1 && !attributes.cooperative) {
     std::unique_ptr<Stacks> stacks = spare_stacks.take(threads);
-    std::unique_ptr<uint4[]> shared(new uint4[config.dynamicSmemBytes / sizeof(uint4) + 1]);
     for (uint64_t linear = 0; linear < blocks; ++linear) {
-      Runner self = make_runner(block_index(linear), 0, reinterpret_cast<char*>(shared.get()));
-      poison(self.block);
+      Runner self = make_runner(block_index(linear), 0, new_shared(config.dynamicSmemBytes));
       ClusterState state;
       state.threads = threads;
       state.anchors = {shared_anchor()};
@@ -212,37 +222,24 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
     groups[attributes.cooperative ? 0 : cluster_of(block_index(linear))].push_back(linear);
   }
   for (const std::vector<uint64_t>& group : groups) {
-    std::atomic<size_t> ready{0};
-    std::vector<std::thread> system_threads;
-    system_threads.reserve(group.size());
-    for (const uint64_t linear : group) {
-      system_threads.emplace_back([&, linear] {
-        const uint3 index = block_index(linear);
-        std::unique_ptr<Stacks> stacks = spare_stacks.take(threads);
-        std::unique_ptr<uint4[]> shared(new uint4[config.dynamicSmemBytes / sizeof(uint4) + 1]);
-        Runner self = make_runner(index, rank_of(index), reinterpret_cast<char*>(shared.get()));
-        ClusterState& state = states[cluster_of(index)];
-        self.cluster = &state;
-        self.alone = false;
-        state.anchors[self.block.cluster_rank] = shared_anchor();
-        state.blocks[self.block.cluster_rank] = &self.block;
-        poison(self.block);
-        ready.fetch_add(1);
-        while (ready.load() < group.size()) {
-          std::this_thread::yield();
-        }
-        run_block(self, *stacks, linear);
-        // Its shared memory may be read and written by others of the cluster until they have ended too.
-        ready.fetch_add(1);
-        while (ready.load() < 2 * group.size()) {
-          std::this_thread::yield();
-        }
-        spare_stacks.give_back(std::move(stacks));
-      });
-    }
-    for (std::thread& thread : system_threads) {
-      thread.join();
-    }
+    std::latch ready(static_cast<std::ptrdiff_t>(group.size()));
+    std::latch ended(static_cast<std::ptrdiff_t>(group.size()));
+    crew().run(group.size(), [&](size_t i) {
+      const uint64_t linear = group[i];
+      const uint3 index = block_index(linear);
+      std::unique_ptr<Stacks> stacks = spare_stacks.take(threads);
+      Runner self = make_runner(index, rank_of(index), new_shared(config.dynamicSmemBytes));
+      ClusterState& state = states[cluster_of(index)];
+      self.cluster = &state;
+      self.alone = false;
+      state.anchors[self.block.cluster_rank] = shared_anchor();
+      state.blocks[self.block.cluster_rank] = &self.block;
+      ready.arrive_and_wait();
+      run_block(self, *stacks, linear);
+      // Its shared memory may be read and written by others of the cluster until they have ended too.
+      ended.arrive_and_wait();
+      spare_stacks.give_back(std::move(stacks));
+    });
   }
   return cudaSuccess;
 }

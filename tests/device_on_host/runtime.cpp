@@ -80,15 +80,32 @@ Runner& this_runner() {
   return *current->fiber->runner;
 }
 
-// Gives the turn to the first fiber from `turn` on that can go on; past the last one, to the scheduler.
+bool can_go_on(const Runner& self, const Fiber& fiber) {
+  return !fiber.done && (fiber.phase == nullptr ? fiber.looked != self.pass : *fiber.phase != fiber.phase_seen);
+}
+
+// Gives the turn to the next fiber that can go on: of this part as long as there is one, then of the next
+// part; past the last part, to the scheduler.
 void give_turn(Runner& self, Context& from) {
-  for (; self.turn < self.order.size(); ++self.turn) {
-    Fiber& fiber = self.fibers[self.order[self.turn]];
-    if (!fiber.done && (fiber.phase == nullptr || *fiber.phase != fiber.phase_seen)) {
-      current = &fiber.thread;
-      switch_to(from, fiber.context);
-      return;
+  for (;;) {
+    for (; self.turn < self.part_end; ++self.turn) {
+      Fiber& fiber = self.fibers[self.order[self.turn]];
+      if (can_go_on(self, fiber)) {
+        self.part_ran = true;
+        current = &fiber.thread;
+        switch_to(from, fiber.context);
+        return;
+      }
     }
+    if (self.part_ran && self.part_size < self.order.size()) {
+      self.turn = self.part_begin;
+    } else if (self.part_end < self.order.size()) {
+      self.part_begin = self.part_end;
+      self.part_end = std::min(self.part_begin + self.part_size, self.order.size());
+    } else {
+      break;
+    }
+    self.part_ran = false;
   }
   current = nullptr;
   if (&from != &self.scheduler) {
@@ -100,6 +117,8 @@ void give_turn(Runner& self, Context& from) {
 void wait_a_turn(Runner& self, const char* what) {
   self.waiting_for = what;
   Fiber& fiber = self.fibers[self.order[self.turn]];
+  fiber.looked = self.pass;
+  self.polled |= fiber.phase == nullptr;
   ++self.turn;
   give_turn(self, fiber.context);
 }
@@ -147,12 +166,8 @@ std::vector<unsigned> turns(unsigned threads, uint64_t block) {
   return result;
 }
 
-bool arrives_late() {
-  if (the_order == Order::Shuffled) {
-    thread_local std::minstd_rand random(static_cast<unsigned>(the_seed) + current->block->cluster_rank + 1);
-    return random() % 2 == 0;
-  }
-  return the_order == Order::Backward;
+bool arrives_late(Runner& self) {
+  return the_order == Order::Shuffled ? self.late() % 2 == 0 : the_order == Order::Backward;
 }
 
 }  // namespace
@@ -174,6 +189,8 @@ void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
     prepare(fiber.context, stacks[i], kStackBytes - i % 64 * kStackShift, fiber_main);
   }
   self.order = turns(threads, linear_block);
+  self.late.seed(static_cast<unsigned>(the_seed) + self.block.cluster_rank + 1);
+  self.part_size = the_order == Order::Shuffled ? threads : kWarpSize;
   // In shuffled order some blocks are slow: it shows what the others should wait for and do not.
   const bool slow = !self.alone && the_order == Order::Shuffled && (the_seed + linear_block) % 8 == 0;
   auto last_change = std::chrono::steady_clock::now();
@@ -183,10 +200,17 @@ void run_block(Runner& self, Stacks& stacks, uint64_t linear_block) {
       std::this_thread::sleep_for(kSlowTurn);
     }
     const uint64_t before = self.progress;
-    self.turn = 0;
+    self.turn = self.part_begin = 0;
+    self.part_end = std::min<size_t>(self.part_size, threads);
+    self.part_ran = false;
+    self.polled = false;
+    ++self.pass;
     give_turn(self, self.scheduler);
     if (self.progress != before) {
       global_progress.fetch_add(1, std::memory_order_relaxed);
+      if (self.polled && !self.alone) {
+        std::this_thread::yield();  // memory is another block's to change
+      }
       continue;
     }
     const std::string stuck = std::string("every thread of a block waits for ") + self.waiting_for;
@@ -266,35 +290,66 @@ void cluster_wait() {
   ++self.progress;
 }
 
-const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotBytes] {
-  const Thread& thread = *current;
-  Runner& self = *thread.fiber->runner;
+namespace {
+
+// Where the lanes of `mask`, of the caller's warp, meet.
+Meeting& meeting_of(Runner& self, const Thread& thread, unsigned mask) {
   if ((mask >> thread.lane & 1) == 0) {
     fail("a lane calls a warp function with a mask that leaves it out");
   }
+  auto& of_warp = self.meetings[thread.linear / kWarpSize];
+  for (const auto& meeting : of_warp) {
+    if (meeting->mask == mask) {
+      return *meeting;
+    }
+  }
+  of_warp.push_back(std::make_unique_for_overwrite<Meeting>());
+  of_warp.back()->mask = mask;
+  return *of_warp.back();
+}
+
+// Waits for the others. What each brought lies in the slots, and in the votes, of the phase that it found.
+void meet(Runner& self, Meeting& meeting, unsigned lane) {
+  const uint64_t phase = meeting.phase;
+  meeting.arrived |= 1u << lane;
+  ++self.progress;
+  if (meeting.arrived == meeting.mask) {
+    meeting.arrived = 0;
+    ++meeting.phase;
+    meeting.votes[meeting.phase & 1] = 0;
+    return;
+  }
+  wait_for_phase(self, "the lanes of its warp", meeting.phase, phase);
+}
+
+}  // namespace
+
+const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotBytes] {
+  const Thread& thread = *current;
+  const unsigned lane = thread.lane;
+  Runner& self = *thread.fiber->runner;
   if (bytes > kSlotBytes) {
     fail("a value too large for an exchange between lanes");
   }
-  auto& of_warp = self.meetings[thread.linear / kWarpSize];
-  auto found = std::find_if(of_warp.begin(), of_warp.end(), [&](const auto& m) { return m->mask == mask; });
-  if (found == of_warp.end()) {
-    of_warp.push_back(std::make_unique_for_overwrite<Meeting>());
-    of_warp.back()->mask = mask;
-    found = of_warp.end() - 1;
+  Meeting& meeting = meeting_of(self, thread, mask);
+  const auto& slots = meeting.slots[meeting.phase & 1];
+  if (bytes == sizeof(float)) {  // nearly always
+    memcpy(meeting.slots[meeting.phase & 1][lane], value, sizeof(float));
+  } else if (bytes > 0) {
+    memcpy(meeting.slots[meeting.phase & 1][lane], value, bytes);
   }
-  Meeting& meeting = **found;
-  const uint64_t phase = meeting.phase;
-  if (bytes > 0) {
-    memcpy(meeting.slots[phase & 1][thread.lane], value, bytes);
-  }
-  meeting.arrived |= 1u << thread.lane;
-  ++self.progress;
-  if (meeting.arrived == mask) {
-    meeting.arrived = 0;
-    ++meeting.phase;
-  }
-  wait_for_phase(self, "the lanes of its warp", meeting.phase, phase);
-  return meeting.slots[phase & 1];
+  meet(self, meeting, lane);
+  return slots;
+}
+
+unsigned vote(unsigned mask, bool yes) {
+  const Thread& thread = *current;
+  Runner& self = *thread.fiber->runner;
+  Meeting& meeting = meeting_of(self, thread, mask);
+  const unsigned& votes = meeting.votes[meeting.phase & 1];
+  meeting.votes[meeting.phase & 1] |= (yes ? 1u : 0u) << thread.lane;
+  meet(self, meeting, thread.lane);
+  return votes;
 }
 
 void* map_shared(void* local, unsigned rank) {
@@ -311,7 +366,8 @@ void* map_shared(void* local, unsigned rank) {
 }
 
 void store_later(unsigned rank, const void* barrier, std::function<void()> arrive) {
-  this_runner().cluster->stores.add(rank, barrier, std::move(arrive), arrives_late());
+  Runner& self = this_runner();
+  self.cluster->stores.add(rank, barrier, std::move(arrive), arrives_late(self));
 }
 
 void arrive_now(const void* barrier) {

@@ -14,7 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,18 @@ constexpr size_t kSlotBytes = 64;
 struct Block;
 struct Fiber;
 
+// cp.async of one thread: groups of copies that have not arrived.
+struct AsyncCopies {
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
+  using Group = std::vector<Copy>;
+  Group open;
+  std::deque<Group> closed;
+};
+
 // What a thread of a kernel knows of itself.
 struct Thread {
   uint3 index;
@@ -36,6 +50,7 @@ struct Thread {
   unsigned lane;
   Block* block;
   Fiber* fiber;
+  std::unique_ptr<AsyncCopies> copies;  // of those that make any
 };
 
 struct Block {
@@ -68,6 +83,9 @@ void cluster_wait();
 // Every lane of `mask` brings `bytes` (at most kSlotBytes) and sees those of all: slot i is lane i's. Valid
 // until the lane's next exchange but one.
 const char (*exchange(unsigned mask, const void* value, size_t bytes))[kSlotBytes];
+
+// Every lane of `mask` says yes or no: bit i is lane i's answer.
+unsigned vote(unsigned mask, bool yes);
 
 // Where `local`, in the shared memory of the caller's block, lies in the block of that rank in its cluster.
 void* map_shared(void* local, unsigned rank);

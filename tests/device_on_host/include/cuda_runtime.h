@@ -127,17 +127,7 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
       mask, value, device_on_host::lane_or_own(own - static_cast<int>(delta), first, first + width));
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  const char (*slots)[device_on_host::kSlotBytes] =
-      device_on_host::exchange(mask, &predicate, sizeof(predicate));
-  unsigned result = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    int of_lane = 0;
-    if (mask >> lane & 1) {
-      memcpy(&of_lane, slots[lane], sizeof(of_lane));
-    }
-    result |= of_lane != 0 ? 1u << lane : 0;
-  }
-  return result;
+  return device_on_host::vote(mask, predicate != 0);
 }
 inline int __any_sync(unsigned mask, int predicate) {
   return __ballot_sync(mask, predicate) != 0;

@@ -3,26 +3,18 @@
 
 #include <cuda_runtime.h>
 
-#include <deque>
-#include <map>
-#include <vector>
+#include <memory>
+#include <utility>
 
 namespace aten_ext::cuda {
 namespace async_copies {
 
-struct Copy {
-  void* to;
-  const void* from;
-  size_t bytes;
-};
-using Group = std::vector<Copy>;
-struct OfThread {
-  Group open;
-  std::deque<Group> closed;
-};
-inline OfThread& mine() {
-  static thread_local std::map<const device_on_host::Thread*, OfThread> all;
-  return all[device_on_host::current];
+inline device_on_host::AsyncCopies& mine() {
+  std::unique_ptr<device_on_host::AsyncCopies>& copies = device_on_host::current->copies;
+  if (copies == nullptr) {
+    copies = std::make_unique<device_on_host::AsyncCopies>();
+  }
+  return *copies;
 }
 
 }  // namespace async_copies
@@ -55,13 +47,13 @@ inline void prefetch_bulk_to_l2(const void* global, int bytes) {
 }
 inline void commit_async_copies() {
   device_on_host::require_code(80);
-  async_copies::OfThread& mine = async_copies::mine();
+  device_on_host::AsyncCopies& mine = async_copies::mine();
   mine.closed.push_back(std::move(mine.open));
   mine.open.clear();
 }
 template <int groups>
 void wait_async_copies() {
-  async_copies::OfThread& mine = async_copies::mine();
+  device_on_host::AsyncCopies& mine = async_copies::mine();
   while (mine.closed.size() > groups) {
     for (const auto& [to, from, bytes] : mine.closed.front()) {
       memcpy(to, from, bytes);
