@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import os
 from collections.abc import Iterator
 
@@ -60,6 +61,16 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def pytest_configure() -> None:
+    """Collecting makes millions of objects that live as long as the process: none is garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

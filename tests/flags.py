@@ -35,16 +35,9 @@ def _set(setter: Callable[..., object], value: object, default: object) -> Switc
 
 
 def _precision(backend: str, op: str, value: str) -> Switch:
-    @contextlib.contextmanager
-    def block() -> Iterator[None]:
-        before = _core._get_fp32_precision_getter(backend, op)
-        _core._set_fp32_precision_setter(backend, op, value)
-        try:
-            yield
-        finally:
-            _core._set_fp32_precision_setter(backend, op, before)
-
-    return block
+    """Its default is none of its own: what the getter says may be that of the whole backend, or of all."""
+    setter = _core._set_fp32_precision_setter
+    return _calling(lambda: setter(backend, op, value), lambda: setter(backend, op, "none"))
 
 
 def _threads(count: int) -> Switch:

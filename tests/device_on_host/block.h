@@ -70,7 +70,7 @@ struct Runner {  // of one block, on its system thread
   size_t part_size = 0;
   bool part_ran = false;
   bool polled = false;  // a thread looked at memory in this pass
-  uint64_t pass = 0;  // over all parts, until every fiber waits
+  uint64_t pass = 0;    // over all parts, until every fiber waits
   Context scheduler{};
   std::vector<std::vector<std::unique_ptr<Meeting>>> meetings;  // of each warp
   Barrier block_barrier;

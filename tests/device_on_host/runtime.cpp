@@ -81,7 +81,8 @@ Runner& this_runner() {
 }
 
 bool can_go_on(const Runner& self, const Fiber& fiber) {
-  return !fiber.done && (fiber.phase == nullptr ? fiber.looked != self.pass : *fiber.phase != fiber.phase_seen);
+  return !fiber.done &&
+         (fiber.phase == nullptr ? fiber.looked != self.pass : *fiber.phase != fiber.phase_seen);
 }
 
 // Gives the turn to the next fiber that can go on: of this part as long as there is one, then of the next

@@ -103,8 +103,7 @@ def test_fsdp2_on_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="a torch without gloo")
-@RECURRENT
-@ENGINES
+@pytest.mark.parametrize(("engine", "model"), [("ddp", "lstm"), ("fsdp2", "gru")])
 def test_recurrent_layers_on_cpu(engine: str, model: str, tmp_path: Path) -> None:
     """On the CPU the backward belongs to the forward's node: upstream's would have counted more calls."""
     result = torchrun(engine, 2, tmp_path / "result.json", "--model", model, CUDA_VISIBLE_DEVICES="")

@@ -7,6 +7,7 @@ each family's own tests say; here whatever runs must be right.
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -39,6 +40,15 @@ def test_a_switch_is_one(name: str) -> None:
         # IEEE is what the default means; autocast that is disabled, what there is without.
         assert flags.state() != before or name in ("mkldnn matmul ieee", "autocast disabled")
     assert flags.state() == before
+
+
+def test_switches_are_taken_back_in_any_order() -> None:
+    """One of all of a backend's operators, and one of a single operator, say the same in part."""
+    before = flags.state()
+    for names in itertools.permutations((n for n in flags.EVERY if n in flags.NAMES["CPU"]), 2):
+        with flags.changed(names):
+            pass
+        assert flags.state() == before, names
 
 
 @pytest.mark.gpu

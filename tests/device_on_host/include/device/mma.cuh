@@ -5,8 +5,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <new>
-
 namespace aten_ext::cuda {
 namespace mma_on_host {
 
@@ -29,24 +27,27 @@ inline float tf32(uint32_t bits) {
 template <unsigned N>
 void multiply(float (&d)[4], const float (&mine)[6 * N]) {
   const char (*slots)[device_on_host::kSlotBytes] = device_on_host::exchange(0xffffffff, mine, sizeof(mine));
-  const auto numbers = [slots](unsigned lane) {
-    return std::launder(reinterpret_cast<const float*>(slots[lane]));
-  };
   const unsigned g = device_on_host::current->lane / 4;
   const unsigned t = device_on_host::current->lane % 4;
+  float sums[4] = {d[0], d[1], d[2], d[3]};
   for (unsigned half = 0; half < 2; ++half) {
     for (unsigned lane = 0; lane < 4; ++lane) {
-      const float* const row = numbers(g * 4 + lane) + half * 2 * N;
-      const float* const column = numbers(2 * t * 4 + lane) + (4 + half) * N;
-      const float* const next_column = numbers((2 * t + 1) * 4 + lane) + (4 + half) * N;
+      float rows[2 * N];
+      float columns[2][N];
+      memcpy(rows, slots[g * 4 + lane] + half * sizeof(rows), sizeof(rows));
+      for (unsigned j = 0; j < 2; ++j) {
+        memcpy(columns[j], slots[(2 * t + j) * 4 + lane] + (4 + half) * sizeof(columns[j]),
+               sizeof(columns[j]));
+      }
       for (unsigned i = 0; i < N; ++i) {
-        d[0] += row[i] * column[i];
-        d[1] += row[i] * next_column[i];
-        d[2] += row[N + i] * column[i];
-        d[3] += row[N + i] * next_column[i];
+        sums[0] += rows[i] * columns[0][i];
+        sums[1] += rows[i] * columns[1][i];
+        sums[2] += rows[N + i] * columns[0][i];
+        sums[3] += rows[N + i] * columns[1][i];
       }
     }
   }
+  memcpy(d, sums, sizeof(sums));
 }
 #pragma GCC pop_options
 

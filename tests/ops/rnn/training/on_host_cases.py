@@ -12,6 +12,13 @@ from ops.rnn.on_host_cases import load as load_layers
 
 MODES = {"relu": 0, "tanh": 1, "lstm": 2, "gru": 3}
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+# Both types of 16 bits have the same kernels: of layers that take long, each cell has one of them.
+OF_LARGE_LAYERS = [
+    ("gru", torch.float32),
+    ("gru", torch.bfloat16),
+    ("lstm", torch.float32),
+    ("lstm", torch.float16),
+]
 
 
 def load() -> Any:

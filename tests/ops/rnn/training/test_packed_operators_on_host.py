@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from device_on_host import library
 from ops.rnn.cases import tf32_allowed
-from ops.rnn.training.on_host_cases import DTYPES, MODES, Sizes, load, saved_bytes
+from ops.rnn.training.on_host_cases import DTYPES, MODES, OF_LARGE_LAYERS, Sizes, load, saved_bytes
 from ops.rnn.training.test_gradients_on_host import TOLERANCE, flat
 from ops.rnn.training.test_packed_gradients_on_host import Problem
 
@@ -33,7 +34,7 @@ def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int, sa
     if saves and cell in ("tanh", "relu"):
         pytest.skip("a state says all of its step")
     sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
-    problem = Problem(ops, [9, 8, 4, 4, 1], sizes)
+    problem = Problem(ops, [5, 4, 2, 2, 1], sizes)
     lstm = cell == "lstm"
     options = [MODES[cell], hidden, 0, layers, False, 0.0, True, True, problem.batch_sizes.tolist(), None]
     x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True,) * 4)[:6]
@@ -45,7 +46,7 @@ def test_both_operators(ops: Any, cell: str, dtype: torch.dtype, layers: int, sa
         x, views, stride, buffer, hx, cx, *[*options[:6], False, *options[7:]]
     )
     assert torch.equal(y, inference[0]) and torch.equal(hy, inference[1]) and torch.equal(cy, inference[2])
-    saved = 2 * layers * saved_bytes(cell, 9 * 5, hidden, dtype) if saves else 0
+    saved = 2 * layers * saved_bytes(cell, 5 * 5, hidden, dtype) if saves else 0
     assert reserve.shape == (1, problem.reserve.shape[1] + saved)
     kept = reserve.clone()
     grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
@@ -66,18 +67,16 @@ LENGTHS = {
     "equal but one": [6, 6, 6, 4],
     "short": [5, 5, 1],
 }
-LONGER = [name for name in LENGTHS if name != "short"]
+SMALL_PIECES = [(name, chunk) for name in LENGTHS if name != "short" for chunk in (0, 2)]
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("hidden", "lengths", "chunk"),
+    ("cell", "dtype", "hidden", "lengths", "chunk"),
     [
-        *[(16, lengths, chunk) for lengths in LONGER for chunk in (0, 2)],
-        (200, "equal but one", 2),
-        (200, "one long", 0),
-        (520, "short", 0),
+        *((*of, 16, *how) for of in itertools.product(("gru", "lstm"), DTYPES) for how in SMALL_PIECES),
+        *((*of, 200, "equal but one", 2) for of in OF_LARGE_LAYERS),
+        *((*of, 200, "one long", 0) for of in OF_LARGE_LAYERS),
+        *((*of, 520, "short", 0) for of in OF_LARGE_LAYERS),
     ],
 )
 def test_saved_in_pieces(
@@ -107,14 +106,15 @@ def test_saved_in_pieces(
         assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm", "tanh"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+OF_SMALL_LAYERS = list(itertools.product(("gru", "lstm", "tanh"), DTYPES))
+
+
 @pytest.mark.parametrize(
-    ("hidden", "lengths", "chunk"),
+    ("cell", "dtype", "hidden", "lengths", "chunk"),
     [
-        *[(16, lengths, chunk) for lengths in LONGER for chunk in (0, 2)],
-        (200, "short", 2),
-        (520, "short", 0),
+        *((*of, 16, *how) for of in OF_SMALL_LAYERS for how in SMALL_PIECES),
+        *((*of, 200, "short", 2) for of in (*OF_LARGE_LAYERS, ("tanh", torch.bfloat16))),
+        *((*of, 520, "short", 0) for of in (*OF_LARGE_LAYERS, ("tanh", torch.float32))),
     ],
 )
 def test_a_forward_alone_in_pieces(

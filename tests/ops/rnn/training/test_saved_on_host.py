@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from device_on_host import library
 from ops.rnn.cases import flattened, tf32_allowed
-from ops.rnn.training.on_host_cases import DTYPES, MODES, Problem, Sizes, load, saved_bytes
+from ops.rnn.training.on_host_cases import DTYPES, MODES, OF_LARGE_LAYERS, Problem, Sizes, load, saved_bytes
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
@@ -64,17 +65,15 @@ def worst(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 
 # A block, a cluster and the whole GPU, by multiply-adds and by tensor cores, several turns of rows in each.
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+SMALL = [(7, 3, 16, 2, True), (5, 37, 64, 1, False), (5, 2, 144, 2, True)]
+LARGE = [(5, 21, 200, 1, True), (6, 3, 400, 1, False), (6, 1, 656, 1, False)]
+
+
 @pytest.mark.parametrize(
-    ("steps", "batch", "hidden", "layers", "bidirectional"),
+    ("cell", "dtype", "steps", "batch", "hidden", "layers", "bidirectional"),
     [
-        (7, 3, 16, 2, True),
-        (6, 37, 64, 1, False),
-        (5, 2, 144, 2, True),
-        (5, 21, 200, 1, True),
-        (6, 3, 400, 1, False),
-        (6, 1, 656, 1, False),
+        *((*of, *sizes) for of in itertools.product(("gru", "lstm"), DTYPES) for sizes in SMALL),
+        *((*of, *sizes) for of in OF_LARGE_LAYERS for sizes in LARGE),
     ],
 )
 def test_saved_and_computed_again(
