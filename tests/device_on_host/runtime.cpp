@@ -294,19 +294,24 @@ void cluster_wait() {
 namespace {
 
 // Where the lanes of `mask`, of the caller's warp, meet.
-Meeting& meeting_of(Runner& self, const Thread& thread, unsigned mask) {
+Meeting& meeting_of(Runner& self, Thread& thread, unsigned mask) {
+  if (thread.meeting != nullptr && thread.meeting->mask == mask) {
+    return *thread.meeting;
+  }
   if ((mask >> thread.lane & 1) == 0) {
     fail("a lane calls a warp function with a mask that leaves it out");
   }
   auto& of_warp = self.meetings[thread.linear / kWarpSize];
   for (const auto& meeting : of_warp) {
     if (meeting->mask == mask) {
+      thread.meeting = meeting.get();
       return *meeting;
     }
   }
   of_warp.push_back(std::make_unique_for_overwrite<Meeting>());
   of_warp.back()->mask = mask;
-  return *of_warp.back();
+  thread.meeting = of_warp.back().get();
+  return *thread.meeting;
 }
 
 // Waits for the others. What each brought lies in the slots, and in the votes, of the phase that it found.
@@ -326,7 +331,7 @@ void meet(Runner& self, Meeting& meeting, unsigned lane) {
 }  // namespace
 
 const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotBytes] {
-  const Thread& thread = *current;
+  Thread& thread = *current;
   const unsigned lane = thread.lane;
   Runner& self = *thread.fiber->runner;
   if (bytes > kSlotBytes) {
@@ -344,7 +349,7 @@ const char (*exchange(unsigned mask, const void* value, size_t bytes)) [kSlotByt
 }
 
 unsigned vote(unsigned mask, bool yes) {
-  const Thread& thread = *current;
+  Thread& thread = *current;
   Runner& self = *thread.fiber->runner;
   Meeting& meeting = meeting_of(self, thread, mask);
   const unsigned& votes = meeting.votes[meeting.phase & 1];

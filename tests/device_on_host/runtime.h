@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,17 +30,21 @@ constexpr size_t kSlotBytes = 64;
 struct Block;
 struct Fiber;
 
-// cp.async of one thread: groups of copies that have not arrived.
+// cp.async of one thread: copies that have not arrived, and how many of them each group has, oldest first.
+// What has arrived stays in front for a while: a thread makes copies all the time, and allocates seldom.
 struct AsyncCopies {
   struct Copy {
     void* to;
     const void* from;
     size_t bytes;
   };
-  using Group = std::vector<Copy>;
-  Group open;
-  std::deque<Group> closed;
+  std::vector<Copy> copies;
+  std::vector<size_t> ends;  // of the groups that are closed
+  size_t arrived_copies = 0;
+  size_t arrived_groups = 0;
 };
+
+struct Meeting;
 
 // What a thread of a kernel knows of itself.
 struct Thread {
@@ -51,6 +54,7 @@ struct Thread {
   Block* block;
   Fiber* fiber;
   std::unique_ptr<AsyncCopies> copies;  // of those that make any
+  Meeting* meeting = nullptr;           // where the lanes of its warp met last, with this one among them
 };
 
 struct Block {

@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <memory>
-#include <utility>
 
 namespace aten_ext::cuda {
 namespace async_copies {
@@ -24,14 +23,14 @@ inline void copy_async_4(void* shared, const void* global) {
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 4 != 0) {
     device_on_host::fail("cp.async with an address that is no multiple of 4");
   }
-  async_copies::mine().open.push_back({shared, global, 4});
+  async_copies::mine().copies.push_back({shared, global, 4});
 }
 inline void copy_async_16(void* shared, const void* global) {
   device_on_host::require_code(80);
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 16 != 0) {
     device_on_host::fail("cp.async with an address that is no multiple of 16");
   }
-  async_copies::mine().open.push_back({shared, global, 16});
+  async_copies::mine().copies.push_back({shared, global, 16});
 }
 // A group remembers "zeros" as an address of zeros.
 inline void copy_async_16_or_zero(void* shared, const void* global, bool valid) {
@@ -48,17 +47,24 @@ inline void prefetch_bulk_to_l2(const void* global, int bytes) {
 inline void commit_async_copies() {
   device_on_host::require_code(80);
   device_on_host::AsyncCopies& mine = async_copies::mine();
-  mine.closed.push_back(std::move(mine.open));
-  mine.open.clear();
+  mine.ends.push_back(mine.copies.size());
 }
-template <int groups>
+template <size_t groups>
 void wait_async_copies() {
   device_on_host::AsyncCopies& mine = async_copies::mine();
-  while (mine.closed.size() > groups) {
-    for (const auto& [to, from, bytes] : mine.closed.front()) {
+  for (; mine.ends.size() - mine.arrived_groups > groups; ++mine.arrived_groups) {
+    for (; mine.arrived_copies < mine.ends[mine.arrived_groups]; ++mine.arrived_copies) {
+      const auto& [to, from, bytes] = mine.copies[mine.arrived_copies];
       memcpy(to, from, bytes);
     }
-    mine.closed.pop_front();
+  }
+  if (constexpr size_t kMany = 16; mine.arrived_groups >= kMany) {
+    mine.copies.erase(mine.copies.begin(), mine.copies.begin() + mine.arrived_copies);
+    mine.ends.erase(mine.ends.begin(), mine.ends.begin() + mine.arrived_groups);
+    for (size_t& end : mine.ends) {
+      end -= mine.arrived_copies;
+    }
+    mine.arrived_copies = mine.arrived_groups = 0;
   }
 }
 
