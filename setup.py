@@ -165,7 +165,7 @@ def compression(toolkit: Path) -> list[str]:
 
 
 def unless_asked(*flags: str) -> list[str]:
-    """Those of ``-O`` and ``-g`` of which CFLAGS and CXXFLAGS have no other: these would come first, and lose.
+    """Those of ``-O`` and ``-g`` of which CFLAGS and CXXFLAGS have no other, which would come first and lose.
 
     Debug information is three times the code; function names are in the symbol table anyway.
     NVCC_APPEND_FLAGS=-lineinfo is the same for the GPU's side.

@@ -52,7 +52,7 @@ GPU_LEFT_OUT = LEFT_OUT | {
     "commands/bench/test_ceilings.py",
     "core/test_environment.py",
     "core/test_faults.py",
-    "ops/linear/test_inductor_pass.py",
+    "ops/linear/test_inductor.py",
     "commands/test_profile.py",
     "watch/test_profiler.py",
     "programs/test_compile.py",

@@ -37,6 +37,7 @@ FAMILIES = {
             "tests/watch",
             "tests/commands",
             "tests/advice",
+            "tests/ops/linear/test_inductor.py",
             "tests/ops/linear/test_inductor_pass.py",
         ),
     ),
