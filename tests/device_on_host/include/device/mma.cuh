@@ -20,7 +20,7 @@ inline float tf32(uint32_t bits) {
   return __uint_as_float(bits & 0xffffe000u);
 }
 
-// A third of an emulated layer's time, so worth more than the -O1 of the kernels.
+// For every product of the tensor cores, so worth more than the -O1 of the kernels.
 #pragma GCC push_options
 #pragma GCC optimize("O2")
 // Each lane brings the numbers of four registers of A and of two of B, `N` of each.
