@@ -164,14 +164,13 @@ def compression(toolkit: Path) -> list[str]:
     return ["-Xfatbin", "-compress-all"]
 
 
-def unless_asked(*flags: str) -> list[str]:
-    """Those of ``-O`` and ``-g`` of which CFLAGS and CXXFLAGS have no other, which would come first and lose.
+def debug_info() -> list[str]:
+    """No debug information, which is three times the code, unless CFLAGS or CXXFLAGS ask for some.
 
-    Debug information is three times the code; function names are in the symbol table anyway.
-    NVCC_APPEND_FLAGS=-lineinfo is the same for the GPU's side.
+    Function names stay in the symbol table. NVCC_APPEND_FLAGS=-lineinfo is the same for the GPU's side.
     """
     asked = shlex.split(f"{os.environ.get('CFLAGS', '')} {os.environ.get('CXXFLAGS', '')}")
-    return [flag for flag in flags if not any(other.startswith(flag[:2]) for other in asked)]
+    return [] if any(flag.startswith("-g") for flag in asked) else ["-g0"]
 
 
 def architectures(toolkit: Path) -> str:
@@ -253,7 +252,8 @@ def extensions() -> list[Extension]:
     ]
 
     common = [
-        *unless_asked("-O3", "-g0"),
+        "-O3",
+        *debug_info(),
         f"-I{ROOT / SOURCES}",
         f"-I{ROOT / GENERATED}",
         *system_include(torch_includes(toolkit)),
@@ -306,7 +306,8 @@ def extensions() -> list[Extension]:
         language="c++",
         extra_compile_args={
             "cxx": [
-                *unless_asked("-O2", "-g0"),
+                "-O2",
+                "-g0",
                 "-fvisibility=hidden",
                 *WARNINGS,
                 f"-I{ROOT / SOURCES}",

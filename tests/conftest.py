@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -63,14 +63,15 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = kept
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Collecting makes millions of objects that live as long as the process: none is garbage."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

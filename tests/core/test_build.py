@@ -185,13 +185,13 @@ def test_machine_code_is_compressed(setup_module: dict[str, Any], toolkit: Path,
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("CXXFLAGS", "", ["-O3", "-g0"]),
+        ("CXXFLAGS", "", ["-g0"]),
         ("CXXFLAGS", "-O1 -fsanitize=address", ["-g0"]),
         ("CXXFLAGS", "-O1 -g1", []),
-        ("CFLAGS", "-ggdb -fopenmp", ["-O3"]),
+        ("CFLAGS", "-ggdb", []),
     ],
 )
-def test_flags_that_are_asked_for_stand_alone(
+def test_debug_information_where_it_is_asked_for(
     setup_module: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
@@ -201,4 +201,4 @@ def test_flags_that_are_asked_for_stand_alone(
     for name in ("CFLAGS", "CXXFLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, value)
-    assert setup_module["unless_asked"]("-O3", "-g0") == expected
+    assert setup_module["debug_info"]() == expected

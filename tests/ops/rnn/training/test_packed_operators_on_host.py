@@ -67,6 +67,14 @@ LENGTHS = {
     "equal but one": [6, 6, 6, 4],
     "short": [5, 5, 1],
 }
+
+
+def new_sizes(cell: str, hidden: int, dtype: torch.dtype) -> Sizes:
+    """Both directions of two layers, or of one where it is large and takes long."""
+    layers = 2 if hidden == 16 else 1
+    return Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
+
+
 SMALL_PIECES = [(name, chunk) for name in LENGTHS if name != "short" for chunk in (0, 2)]
 
 
@@ -83,13 +91,12 @@ def test_saved_in_pieces(
     ops: Any, cell: str, dtype: torch.dtype, hidden: int, lengths: str, chunk: int
 ) -> None:
     """A forward that saves, and its backward, in pieces of fewer and fewer rows; ``chunk``: steps at once."""
-    layers = 2 if hidden == 16 else 1
-    sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
+    sizes = new_sizes(cell, hidden, dtype)
     problem = Problem(ops, LENGTHS[lengths], sizes)
     lstm, batch_sizes = cell == "lstm", problem.batch_sizes.tolist()
     arguments = problem.arguments((True, True, True), (True, True, lstm, True))
     x, views, stride, buffer, hx, cx = arguments[:6]
-    state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, layers, True, batch_sizes, True]
+    state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, sizes.layers, True, batch_sizes, True]
     whole = ops.forward(*state)
     y, hy, cy, reserve, _ = ops.forward(*state, chunk=chunk, small_pieces=True)
     for mine, one in zip((y, hy, cy), whole[:3], strict=True):
@@ -98,7 +105,7 @@ def test_saved_in_pieces(
     kept = reserve.clone()
     grads = (problem.grad_output, problem.grad_hy, problem.grad_cy if lstm else None)
     found = ops.backward(
-        x, views, stride, buffer, hx, cx, y, *grads, MODES[cell], hidden, layers, False, True, reserve,
+        x, views, stride, buffer, hx, cx, y, *grads, MODES[cell], hidden, sizes.layers, False, True, reserve,
         [True, True, lstm, True], 0, 0, False, True, False, batch_sizes, saved=True, small_pieces=True,
     )  # fmt: skip
     assert torch.equal(kept, reserve)
@@ -122,12 +129,11 @@ def test_a_forward_alone_in_pieces(
     ops: Any, cell: str, dtype: torch.dtype, hidden: int, lengths: str, chunk: int
 ) -> None:
     """Nothing is saved: the bits of one piece, by more launches."""
-    layers = 2 if hidden == 16 else 1
-    sizes = Sizes(cell, inputs=6, hidden=hidden, layers=layers, bidirectional=True, dtype=dtype)
+    sizes = new_sizes(cell, hidden, dtype)
     problem = Problem(ops, LENGTHS[lengths], sizes)
     x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True, True, True, True))[:6]
     batch_sizes = problem.batch_sizes.tolist()
-    state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, layers, True, batch_sizes, False]
+    state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, sizes.layers, True, batch_sizes, False]
     kernels = torch.ops.aten_ext_on_host_cudnn_rnn
     kernels.launched()
     whole = ops.forward(*state)
