@@ -68,6 +68,18 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (
 #endif
 }
 
+// Of 8 x 8 elements of 16 bits lane 4 g + t brings 2 t and 2 t + 1 of row g, and gets those of column g
+// (movmatrix, sm_75). All lanes of a warp together.
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
+  uint32_t transposed = 0;
+#if __CUDA_ARCH__ >= 750
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+#else
+  __trap();
+#endif
+  return transposed;
+}
+
 // To nearest, ties away from zero: 10 bits of mantissa stay.
 __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   uint32_t bits = 0;

@@ -117,6 +117,11 @@ def test_tf32_fragments(ops: torch._ops._OpNamespace) -> None:
     assert not torch.allclose(result, exact, rtol=1e-6, atol=1e-6), "TF32 has ten bits"
 
 
+def test_transposition(ops: torch._ops._OpNamespace) -> None:
+    matrix = torch.arange(64, dtype=torch.int16).view(8, 8)
+    assert torch.equal(ops.transposed(matrix), matrix.T)
+
+
 @pytest.mark.parametrize(
     ("selector", "expected"),
     [(0x3210, 0x44332211), (0x7654, 0x08776655), (0x4321, 0x55443322), (0xB, 0x11111100)],

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include "device/async_copy.cuh"
@@ -242,6 +243,18 @@ at::Tensor mma(const at::Tensor& a, const at::Tensor& b) {
   return result;
 }
 
+// An 8 x 8 matrix of 16 bits, transposed by one instruction.
+__global__ void transpose_kernel(const uint32_t* from, uint32_t* to) {
+  to[threadIdx.x] = transpose_8x8(from[threadIdx.x]);
+}
+
+at::Tensor transposed(const at::Tensor& matrix) {
+  at::Tensor result = at::empty_like(matrix);
+  run(1, 32, 0, {}, transpose_kernel, static_cast<const uint32_t*>(matrix.const_data_ptr()),
+      static_cast<uint32_t*>(result.mutable_data_ptr()));
+  return result;
+}
+
 // C[16,8] = A[16,8] B[8,8] in TF32.
 __global__ void tf32_kernel(const float* a, const float* b, float* c) {
   const unsigned lane = threadIdx.x, g = lane / 4, t = lane % 4;
@@ -328,6 +341,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_selftest, m) {
   m.def("triples", &triples);
   m.def("mma", &mma);
   m.def("mma_tf32", &mma_tf32);
+  m.def("transposed", &transposed);
   m.def("stuck", &stuck);
   m.def("bits", &bits);
   m.def("word", &word);

@@ -43,6 +43,8 @@ constexpr int64_t kPiecesPerSM = 4096;
 constexpr int64_t kTinyWordsPerSM = 512;
 // Of fewer rows than this, if they are an odd number, pairs would make too much of one twice.
 constexpr int64_t kRowsInPairs = 16;
+// Of fewer rows than these packs of small words win back their shifts.
+constexpr int64_t kRowsInEights = 4;
 // Average runs, in bytes.
 constexpr int64_t kShortRun = 64;         // up to here more rows a thread, where rows are at least
 constexpr int64_t kLongRow = 2048;        // this long: or each line of an input is read in pieces
@@ -395,6 +397,23 @@ int common_word(const CatRunsParams& p) {
   return most * p.element_size / word <= kCatIndexLimit - kBeyond ? word : 0;
 }
 
+// Threads that the GPU holds at once.
+int64_t held_threads(const CatRunsParams& p) {
+  return kWordsPerSM * p.gpu.multiprocessors;
+}
+
+// Whether threads that make a pack in each of two rows are more than that, and those of four rows are not.
+bool are_one_wave_of_fours(const CatRunsParams& p) {
+  const int64_t pairs = p.rows / 2 * (p.row_size * p.element_size / 16);
+  return p.rows % 4 == 0 && pairs > held_threads(p) && pairs <= 2 * held_threads(p);
+}
+
+// Whether threads with a word of 1 or 2 bytes in each of eight rows are all held at once, and packs, which
+// shift what they read, are no shorter.
+bool are_one_wave_of_eights(const CatRunsParams& p, int word) {
+  return bytes_of(p) / word <= 8 * held_threads(p) && (p.rows >= kRowsInEights || !in_packs(p, 4));
+}
+
 // Inputs that are so many and so small that a thread, or a warp, would look up many of them.
 bool are_tiny(const CatRunsParams& p, int word) {
   const int64_t words = p.count * p.rows * longest_run(p) * p.element_size / word;
@@ -447,7 +466,7 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       if (one_row || (p.rows % 2 != 0 && p.rows < kRowsInPairs && in_line(p, 16))) {
         return launch_single<16>(p, sequence);
       }
-      return run <= kShortRun && p.row_size * p.element_size >= kLongRow
+      return (run <= kShortRun && p.row_size * p.element_size >= kLongRow) || are_one_wave_of_fours(p)
                  ? launch<Columns<16, 1, 4>>(p, sequence)
                  : launch<Columns<16, 1, 2>>(p, sequence);
     case 8:
@@ -468,6 +487,9 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
         return run < kLongInOneLine && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
                                                       : cudaErrorNotSupported;
       }
+      if (are_one_wave_of_eights(p, word)) {
+        return launch<Columns<2, 1, 8>>(p, sequence);
+      }
       if (in_packs(p, 4)) {
         return launch<Columns<2, 2, 4, true>>(p, sequence);
       }
@@ -479,6 +501,9 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
         }
         return run < kLongInOneLine && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
                                                      : cudaErrorNotSupported;
+      }
+      if (are_one_wave_of_eights(p, word)) {
+        return launch<Columns<1, 1, 8>>(p, sequence);
       }
       if (in_packs(p, 4)) {
         return launch<Columns<1, 4, 4, true>>(p, sequence);

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "device/sync.cuh"
 #include "device/vector.cuh"
 #include "ops/rnn/cell_step.h"
 #include "ops/rnn/cells.cuh"
@@ -66,6 +67,7 @@ __global__ __launch_bounds__(kCellMmaWarps *
   static_assert(kRows * kCellMmaUnits <= kCellMmaWarps * 32, "a thread finishes one unit of one row");
   __shared__ float partial[kCellMmaWarps][kRows][kSums][kCellMmaUnits];
 
+  launch_dependents();
   const CellDirection& d = p.direction[blockIdx.z];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "core/math.h"
+#include "device/sync.cuh"
 #include "device/vector.cuh"
 #include "ops/rnn/cell_mma.cuh"
 #include "ops/rnn/cell_step.h"
@@ -102,6 +103,7 @@ template <typename Cell, typename T, int kRows, int kSplit>
 __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __grid_constant__ CellParams p) {
   constexpr int kSums = Cell::kSums;
   __shared__ float partial[kCellFmaWarps][kRows][kSums];
+  launch_dependents();
   const CellDirection& d = p.direction[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;

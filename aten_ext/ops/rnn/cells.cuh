@@ -21,6 +21,7 @@
 //   State             the carried values beside h, kStates floats
 //   step()            h' from an Input and the kGates dot products with h, by the fast functions
 //   accurate_step()   h' from x itself, by the library's functions
+//   kBounded          whether h' is from -1 to 1, or NaN
 //   kSaves            whether its State remembers the step's gates too (saving.cuh)
 //   kSums             of a kernel that makes both products: W_ih x and W_hh h share a sum where they only add
 //   input_sum(gate), hidden_sum(gate), finish()
@@ -30,6 +31,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "device/vector.cuh"
 #include "ops/rnn/activations.cuh"
@@ -47,6 +49,7 @@ struct CellState<0> {};
 
 struct GruCell : GruSizes {
   enum Gate { kReset, kUpdate, kNew };
+  static constexpr bool kBounded = false;  // h may begin anywhere, and z keep it
   static constexpr bool kSaves = false;
   // Of one step; hn is W_hn h + b_hn.
   struct Gates {
@@ -205,6 +208,7 @@ struct AdditiveCell : Sizes {
 
 struct LstmCell : AdditiveCell<LstmSizes> {
   enum Gate { kInput, kForget, kCell, kOutput };
+  static constexpr bool kBounded = true;
   // Of one step, with c before it and tanh(c) behind it.
   struct Gates {
     float i, f, g, o, before, squashed;
@@ -250,6 +254,7 @@ struct LstmCell : AdditiveCell<LstmSizes> {
 
 template <typename Activation>
 struct RnnCell : AdditiveCell<RnnSizes> {
+  static constexpr bool kBounded = std::is_same_v<Activation, Tanh>;
   static __device__ __forceinline__ float step(const Input& x, const float (&sum)[kGates],
                                                const Bias& /*bias*/, float /*h*/, State& /*state*/) {
     return Activation::fast(x.of[0] + sum[0]);

@@ -20,6 +20,7 @@
 #include <type_traits>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "device/vector.cuh"
 #include "ops/rnn/arguments.cuh"
 #include "ops/rnn/cells.cuh"
@@ -171,6 +172,7 @@ __global__ __launch_bounds__(Shape::kThreads,
   constexpr int kRows = Shape::kRows;
   constexpr int kAhead = Shape::kAhead;
 
+  launch_dependents();
   const int thread = kept_thread_index();
   const int lane = thread % 32;
   const int in_team = lane % Shape::kTeam;

@@ -248,6 +248,7 @@ __global__ __launch_bounds__(Shape::kThreads,
   constexpr int kVector = 16 / sizeof(Operand);
   constexpr int kRows = 8 * Shape::kTiles;
 
+  launch_dependents();
   const int thread = kept_thread_index();
   const int lane = thread % 32;
   const int group_of_four = lane / 4;  // g and t of the fragments

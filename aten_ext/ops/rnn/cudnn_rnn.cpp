@@ -58,7 +58,6 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 
 #ifdef ATEN_EXT_WITH_CUDA
 
-#include <ATen/ops/cat_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -74,31 +73,31 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 #include "ops/rnn/in_time.h"
 #include "ops/rnn/layer_call.h"
 #include "ops/rnn/layer_recurrence.h"
+#include "ops/rnn/pack_weights.h"
 #include "ops/rnn/packed_metadata.h"
 #include "ops/rnn/training/dropout.h"
 
 namespace aten_ext::cuda {
 namespace {
 
-// The buffer that upstream makes of weights that came without one.
-at::Tensor packed(const args::_cudnn_rnn& a, const RnnProblem& problem) {
-  const FlatWeights flat(problem);
-  at::Tensor buffer = at::empty({flat.elements()}, a.input.options());
-  std::vector<at::Tensor> parts;
-  parts.reserve(a.weight.size());
+// What upstream puts into one buffer where the weights came without one.
+std::vector<WeightPart> parts_of_weights(const args::_cudnn_rnn& a, const RnnProblem& problem,
+                                         const at::Tensor& buffer) {
+  std::vector<WeightPart> parts;
+  parts.reserve(a.weight.size() + 1);
   for (int first = 0; first < problem.weights(); first += 2) {  // matrices, then biases
     for (size_t i = 0; i < a.weight.size(); i += problem.weights()) {
-      parts.push_back(a.weight[i + first].view({-1}));
-      parts.push_back(a.weight[i + first + 1].view({-1}));
+      for (int kind = first; kind < first + 2; ++kind) {
+        const at::Tensor& weight = a.weight[i + kind];
+        parts.push_back({weight.const_data_ptr(), static_cast<int64_t>(weight.nbytes())});
+      }
     }
   }
-  const int64_t given = problem.biases ? flat.elements() : flat.matrices();
-  at::Tensor front = buffer.narrow(0, 0, given);
-  at::cuda::cat_out(front, parts, 0);
   if (!problem.biases) {
-    buffer.narrow(0, given, flat.elements() - given).zero_();
+    const int64_t matrices = FlatWeights(problem).matrices() * buffer.element_size();
+    parts.push_back({nullptr, static_cast<int64_t>(buffer.nbytes()) - matrices});
   }
-  return buffer;
+  return parts;
 }
 
 // Where a layer's output is, contiguous: the backward of those behind it needs that of all layers but the
@@ -266,6 +265,9 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
                   problem.train ? at::empty({1, places.bytes()}, options.dtype(at::kByte))
                                 : at::empty({0}, options.dtype(at::kByte)),
                   places};
+  // Before all that kernels work with: this is written beside the last of them.
+  const at::Tensor weight_buf =
+      is_given(a.weight_buf) ? *a.weight_buf : at::empty({FlatWeights(problem).elements()}, options);
   at::Tensor x[2] = {in_time(a.input, problem), {}};
   x[1] = x[0];
   for (; layer.index < problem.layers; ++layer.index) {
@@ -286,9 +288,13 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
     C10_CUDA_CHECK(error);
     layer.layout = Layout::TimeMajor;
   }
+  if (!is_given(a.weight_buf)) {
+    const cudaError_t error = launch_pack_weights(parts_of_weights(a, problem, weight_buf),
+                                                  weight_buf.mutable_data_ptr(), plan.overlaps, stream);
+    C10_CUDA_CHECK(error);
+  }
   return std::tuple{as_given(layer.y, problem, a.input.dim()), layer.hy,
-                    layer.cx.defined() ? layer.cy : at::empty({0}, options), layer.reserve,
-                    is_given(a.weight_buf) ? *a.weight_buf : packed(a, problem)};
+                    layer.cx.defined() ? layer.cy : at::empty({0}, options), layer.reserve, weight_buf};
 }
 
 }  // namespace aten_ext::cuda

@@ -44,6 +44,24 @@ __device__ __forceinline__ WordPair load_word_pair(const uint64_t* from) {
   return pair;
 }
 
+// The same of 32 bits: four neighbouring words, each read as one. `from` is aligned to 16 bytes.
+struct FourWords {
+  uint32_t value[4];
+};
+
+__device__ __forceinline__ void store_word(uint32_t* to, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ FourWords load_four_words(const uint64_t* from) {
+  FourWords words;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.value[0]), "=r"(words.value[1]), "=r"(words.value[2]), "=r"(words.value[3])
+               : "l"(from)
+               : "memory");
+  return words;
+}
+
 // Three values and a tag in 16 bytes, written and read as one: an access of 128 bits in one register is
 // atomic, one of a vector of several is not. `to` and `from` are aligned to 16 bytes.
 struct TaggedTriple {

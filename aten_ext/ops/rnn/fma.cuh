@@ -21,6 +21,7 @@
 #include <type_traits>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "device/vector.cuh"
 #include "ops/rnn/arguments.cuh"
 #include "ops/rnn/cells.cuh"
@@ -59,6 +60,7 @@ __global__ __launch_bounds__(Shape::kThreads) void rnn_fma_kernel(const __grid_c
   constexpr int kPairs = kUnits * kRows;
   constexpr int kLanes = Shape::kTeam / kPairs;  // that have the same unit in the end
 
+  launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int in_team = lane % Shape::kTeam;
   const int warp = static_cast<int>(threadIdx.x) / 32;

@@ -3,7 +3,8 @@
 // The blocks run at the same time (cooperative launch). Slices go to global memory in words that carry the
 // number of their step, and each block reads the words it needs again and again until their numbers are
 // right. There is no barrier: a store on its way to the L2 and a load back, instead of stores, a counter that
-// waits for them, a flag and loads. The price is twice the bytes, or with words of 16 bytes a third more.
+// waits for them, a flag and loads. The price is twice the bytes, with words of 16 bytes a third more, or
+// none where a number has a bit to spare (bounded_words.cuh).
 //
 // Two buffers are enough. A block that has all of step t has the slice of each other block, which that block
 // wrote after it had read all of step t - 1. So nobody still needs step t - 1 when t + 1 overwrites it. This

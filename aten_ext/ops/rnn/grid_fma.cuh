@@ -12,6 +12,7 @@
 #include <cstddef>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "ops/rnn/grid.cuh"
 #include "ops/rnn/reduce.cuh"
 #include "ops/rnn/shapes.h"
@@ -119,6 +120,7 @@ __global__ __launch_bounds__(kGridThreads,
   constexpr int kRows = Shape::kRows;
   constexpr int kParts = Shape::kParts;
 
+  launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const RnnPlace place = rnn_place(a);

@@ -9,7 +9,8 @@
 //
 // Element: __half, __nv_bfloat16 (m16n8k16), or Tf32 (m16n8k8, twice as many: fp32 tensors, operands rounded
 // to 10 bits of mantissa, accumulated in fp32; only where PyTorch allows cuDNN that). A word is two units and
-// the number of the step: 2 * 16 + 32 bits, or in TF32 2 * 19 + 26.
+// the number of the step: 2 * 16 + 32 bits, or in TF32 2 * 19 + 26. In 16 bits a state from -1 to 1 has a bit
+// to spare, and two units are a word of 32 bits.
 //
 // Registers: a GRU's 96 of weights (16 bits, H up to 1024; TF32 up to 512) and an LSTM's 128 leave room for
 // the words of the next eight rows. 192 (a GRU in TF32, and in 16 bits beyond) do not: a few dozen values,
@@ -26,6 +27,8 @@
 
 #include "device/mma.cuh"
 #include "device/shared.cuh"
+#include "device/sync.cuh"
+#include "ops/rnn/bounded_words.cuh"
 #include "ops/rnn/grid.cuh"
 #include "ops/rnn/operands.cuh"
 #include "ops/rnn/shapes.h"
@@ -101,11 +104,15 @@ struct GridMma<Tf32> {
   }
 };
 
-// What depends on the element too.
-template <typename Element, typename Shape>
+// What depends on the element too. `bounded`: states are from -1 to 1 or NaN, and their words in 16 bits are
+// half as large (bounded_words.cuh): a vector has two steps of 16 columns.
+template <typename Element, typename Shape, bool bounded = false>
 struct GridMmaTraits {
   using Mma = GridMma<Element>;
   using Tensor = typename RnnMma<Element>::Tensor;
+  static constexpr bool kBare = bounded && sizeof(Tensor) == 2;
+  static constexpr int kVectorSteps = kBare ? 2 : 1;
+  static constexpr int kRowVectors = Shape::kSteps / kVectorSteps;  // of a lane's words, of eight rows
   static constexpr int kSteps = Shape::kSteps;
   static constexpr int kTiles = Shape::kTiles;
   static constexpr int kVectors = Mma::kRegisters / 4;  // of 16 bytes, of a step
@@ -115,8 +122,9 @@ struct GridMmaTraits {
   static constexpr bool kFewRegisters =
       Shape::kGates * kRegisterSteps * Mma::kRegisters + 4 * kTiles * kSteps <= 160;
   static constexpr int kChains = kFewRegisters ? 2 : 1;
-  static constexpr int kOfEight = kGridWarps * kSteps * kGridMmaWords;  // words of eight rows
-  using Poll = GridPoll<PairOfWords<Mma::kTagBits>, kTiles * kSteps, kSteps, kOfEight, kGridMmaWords>;
+  static constexpr int kOfEight = kGridWarps * kRowVectors * kGridMmaWords;  // 64-bit words of eight rows
+  using Loads = std::conditional_t<kBare, FourBoundedWords, PairOfWords<Mma::kTagBits>>;
+  using Poll = GridPoll<Loads, kTiles * kRowVectors, kRowVectors, kOfEight, kGridMmaWords>;
   using Weights = uint32_t[Shape::kGates][kRegisterSteps][Mma::kRegisters];
 };
 
@@ -133,24 +141,54 @@ struct alignas(4 * sizeof(Tensor)) FourColumns {
   Tensor value[4];
 };
 
-// Four columns of a row, zero beyond the last: by one load, or each by its own.
-template <typename Tensor>
-__device__ __forceinline__ void load_vector_of_four(float (&to)[4], const Tensor* row, int column,
-                                                    int hidden) {
-  FourColumns<Tensor> four{};
-  if (column < hidden) {
-    four = *reinterpret_cast<const FourColumns<Tensor>*>(row + column);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    to[i] = to_op(four.value[i]);
-  }
-}
+// Four columns of a row, zero beyond the last.
 template <typename Tensor>
 __device__ __forceinline__ void load_each_of_four(float (&to)[4], const Tensor* row, int column, int hidden) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     to[i] = column + i < hidden ? to_op(row[column + i]) : 0.0f;
+  }
+}
+
+// A tile of A: four columns of two rows, zero beyond the last. Each by its own load, or four by one.
+template <typename Element>
+__device__ __forceinline__ void load_each_of_tile(uint32_t (&tile)[GridMma<Element>::kRegisters],
+                                                  const typename RnnMma<Element>::Tensor* const (&row)[2],
+                                                  int column, int hidden) {
+  float low[4];
+  float high[4];
+  load_each_of_four(low, row[0], column, hidden);
+  load_each_of_four(high, row[1], column, hidden);
+  GridMma<Element>::set(tile, low, high);
+}
+template <typename Element>
+__device__ __forceinline__ void load_tile(uint32_t (&tile)[GridMma<Element>::kRegisters],
+                                          const typename RnnMma<Element>::Tensor* const (&row)[2], int column,
+                                          int hidden) {
+  using Four = FourColumns<typename RnnMma<Element>::Tensor>;
+  Four low{};
+  Four high{};
+  if (column < hidden) {
+    low = *reinterpret_cast<const Four*>(row[0] + column);
+    high = *reinterpret_cast<const Four*>(row[1] + column);
+  }
+  if constexpr (sizeof(Four) == sizeof(uint2)) {  // as they are
+    uint2 of_low;
+    uint2 of_high;
+    memcpy(&of_low, &low, sizeof(of_low));
+    memcpy(&of_high, &high, sizeof(of_high));
+    tile[0] = of_low.x;
+    tile[1] = of_high.x;
+    tile[2] = of_low.y;
+    tile[3] = of_high.y;
+  } else {
+    float values[2][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[0][i] = to_op(low.value[i]);
+      values[1][i] = to_op(high.value[i]);
+    }
+    GridMma<Element>::set(tile, values[0], values[1]);
   }
 }
 
@@ -161,7 +199,7 @@ __device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Sha
                                              int first_unit, int first_column, int hidden) {
   using Traits = GridMmaTraits<Element, Shape>;
   using Tensor = typename RnnMma<Element>::Tensor;
-  const auto load = [&](const auto& load_four) {
+  const auto load = [&](const auto& load_one) {
 #pragma unroll
     for (int gate = 0; gate < Shape::kGates; ++gate) {
       const Tensor* row[2];
@@ -173,17 +211,14 @@ __device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Sha
       }
 #pragma unroll
       for (int s = 0; s < Shape::kSteps; ++s) {
-        float low[4];
-        float high[4];
-        load_four(low, row[0], first_column + 16 * s, hidden);
-        load_four(high, row[1], first_column + 16 * s, hidden);
+        const int column = first_column + 16 * s;
         if constexpr (Shape::kSharedVectors == 0) {
-          GridMma<Element>::set(weights[gate][s], low, high);
+          load_one(weights[gate][s], row, column);
         } else if (s < Traits::kRegisterSteps) {
-          GridMma<Element>::set(weights[gate][min(s, Traits::kRegisterSteps - 1)], low, high);
+          load_one(weights[gate][min(s, Traits::kRegisterSteps - 1)], row, column);
         } else {
           uint32_t values[GridMma<Element>::kRegisters];
-          GridMma<Element>::set(values, low, high);
+          load_one(values, row, column);
 #pragma unroll
           for (int i = 0; i < Traits::kVectors; ++i) {
             shared[shared_weight<Element, Shape>(gate, s, i)] = {values[4 * i], values[4 * i + 1],
@@ -193,13 +228,13 @@ __device__ __forceinline__ void load_weights(typename GridMmaTraits<Element, Sha
       }
     }
   };
+  using Tile = uint32_t[GridMma<Element>::kRegisters];
+  using Rows = const Tensor* const[2];
   // Decided once: a branch at each load would make each wait for the one before.
   if (hidden % 4 == 0 && reinterpret_cast<uintptr_t>(w_hh) % sizeof(FourColumns<Tensor>) == 0) {
-    load([](float (&to)[4], const Tensor* row, int column, int h) {
-      load_vector_of_four(to, row, column, h);
-    });
+    load([&](Tile& tile, Rows& row, int column) { load_tile<Element>(tile, row, column, hidden); });
   } else {
-    load([](float (&to)[4], const Tensor* row, int column, int h) { load_each_of_four(to, row, column, h); });
+    load([&](Tile& tile, Rows& row, int column) { load_each_of_tile<Element>(tile, row, column, hidden); });
   }
 }
 
@@ -246,12 +281,26 @@ __device__ __forceinline__ void multiply_tile(float* to,
   }
 }
 
-// The first step's state, h0, in the words' place.
-template <typename Element, typename Shape>
-__device__ __forceinline__ void load_first_words(WordPair (&pairs)[Shape::kTiles * Shape::kSteps],
-                                                 const typename RnnMma<Element>::Tensor* h0,
+// The state of a step from its words.
+template <typename Traits, typename Operand, int kOperands, int kVectors>
+__device__ __forceinline__ void operands_of_words(Operand (&b)[kOperands],
+                                                  const typename Traits::Loads::Vector (&vectors)[kVectors]) {
+#pragma unroll
+  for (int i = 0; i < kOperands; ++i) {
+    if constexpr (Traits::kBare) {
+      const FourWords& words = vectors[i / 2];
+      b[i] = {unpack_bounded(words.value[i % 2 * 2]), unpack_bounded(words.value[i % 2 * 2 + 1])};
+    } else {
+      b[i] = Traits::Mma::operand(vectors[i]);
+    }
+  }
+}
+
+// That of the first step, h0: four columns at a time to put(tile * kSteps + step, words of theirs).
+template <typename Element, typename Shape, typename Put>
+__device__ __forceinline__ void load_first_state(const typename RnnMma<Element>::Tensor* h0,
                                                  const RnnPlace& place, int first_row, int first_column,
-                                                 int hidden) {
+                                                 int hidden, const Put& put) {
   using Mma = GridMma<Element>;
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
@@ -260,7 +309,7 @@ __device__ __forceinline__ void load_first_words(WordPair (&pairs)[Shape::kTiles
     for (int s = 0; s < Shape::kSteps; ++s) {
       float h[4];
       load_each_of_four(h, h0 + row * hidden, first_column + 16 * s, hidden);
-      pairs[tile * Shape::kSteps + s] = {Mma::word(h[0], h[1], 0), Mma::word(h[2], h[3], 0)};
+      put(tile * Shape::kSteps + s, WordPair{Mma::word(h[0], h[1], 0), Mma::word(h[2], h[3], 0)});
     }
   }
 }
@@ -268,7 +317,7 @@ __device__ __forceinline__ void load_first_words(WordPair (&pairs)[Shape::kTiles
 template <typename Cell, typename Element, typename Shape>
 __global__ __launch_bounds__(kGridThreads,
                              1) void rnn_grid_mma_kernel(const __grid_constant__ RnnArguments a) {
-  using Traits = GridMmaTraits<Element, Shape>;
+  using Traits = GridMmaTraits<Element, Shape, Cell::kBounded>;
   using Mma = GridMma<Element>;
   using Poll = typename Traits::Poll;
   using Tensor = typename Traits::Tensor;
@@ -277,6 +326,7 @@ __global__ __launch_bounds__(kGridThreads,
   constexpr int kSteps = Shape::kSteps;
   constexpr int kTiles = Shape::kTiles;
 
+  launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group_of_four = lane / 4;  // g and t of the fragments
@@ -305,40 +355,46 @@ __global__ __launch_bounds__(kGridThreads,
     before_products(step, warp < finishing);
 
     // The words of kTiles times eight rows. Those of the next are loaded while these are multiplied.
-    WordPair pairs[kTiles * kSteps];
+    typename Traits::Loads::Vector vectors[kTiles * Traits::kRowVectors];
     const auto poll_rows = [&](int row0) {
       uint32_t missing = 0;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
-          const int i = tile * kSteps + s;
-          pairs[i] = {};  // of rows and columns that do not exist
-          const bool exists =
-              row0 + 8 * tile + group_of_four < place.rows && (warp * kSteps + s) * 16 < hidden;
+        for (int v = 0; v < Traits::kRowVectors; ++v) {
+          const int i = tile * Traits::kRowVectors + v;
+          vectors[i] = {};  // of rows and columns that do not exist
+          const bool exists = row0 + 8 * tile + group_of_four < place.rows &&
+                              (warp * kSteps + v * Traits::kVectorSteps) * 16 < hidden;
           missing |= exists ? 1u << i : 0u;
         }
       }
-      const uint64_t* const from =
-          words.of(step) + row0 / 8 * Traits::kOfEight + warp * kSteps * kGridMmaWords + 2 * lane;
-      return Poll{from, step == 0 ? 0 : missing, Mma::tag(step)};
+      const uint64_t* const from = words.of(step) + row0 / 8 * Traits::kOfEight +
+                                   warp * Traits::kRowVectors * kGridMmaWords + 2 * lane;
+      return Poll{from, step == 0 ? 0 : missing, Traits::kBare ? bounded_tag(step) : Mma::tag(step)};
     };
     Poll poll = poll_rows(0);
-    poll.issue(pairs);
+    poll.issue(vectors);
     for (int row0 = 0; row0 < place.rows; row0 += 8 * kTiles) {
-      poll.complete(pairs);
-      if (step == 0) {
-        load_first_words<Element, Shape>(pairs, h0, place, row0 + group_of_four, first_column, hidden);
-      }
+      poll.complete(vectors);
       typename Mma::Operand b[kTiles * kSteps];
-#pragma unroll
-      for (int i = 0; i < kTiles * kSteps; ++i) {
-        b[i] = Mma::operand(pairs[i]);
+      const auto first_state = [&](const auto& put) {
+        if (step == 0) {
+          load_first_state<Element, Shape>(h0, place, row0 + group_of_four, first_column, hidden, put);
+        }
+      };
+      // Into words where they are as large as these: of operands beside them TF32 spills registers.
+      if constexpr (Traits::kBare) {
+        operands_of_words<Traits>(b, vectors);
+        first_state([&](int i, const WordPair& words) { b[i] = Mma::operand(words); });
+      } else {
+        first_state([&](int i, const WordPair& words) { vectors[i] = words; });
+        operands_of_words<Traits>(b, vectors);
       }
       const bool more = row0 + 8 * kTiles < place.rows;
       if (Traits::kFewRegisters && more) {
         poll = poll_rows(row0 + 8 * kTiles);
-        poll.issue(pairs);
+        poll.issue(vectors);
       }
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
@@ -351,7 +407,7 @@ __global__ __launch_bounds__(kGridThreads,
       }
       if (!Traits::kFewRegisters && more) {
         poll = poll_rows(row0 + 8 * kTiles);
-        poll.issue(pairs);
+        poll.issue(vectors);
       }
     }
 
@@ -380,9 +436,22 @@ __global__ __launch_bounds__(kGridThreads,
       const int row = finish.row(j);
       const float neighbour = __shfl_down_sync(0xffffffff, next[j], 1);
       if (!last && finish.part == 0 && lane % 2 == 0 && row < place.rows) {
-        store_word(words.of(step + 1) + row / 8 * Traits::kOfEight + place.rank * kGridMmaWords +
-                       row % 8 * 8 + lane % kGridMmaUnits / 2,
-                   Mma::word(next[j], neighbour, Mma::tag(step + 1)));
+        uint64_t* const eight = words.of(step + 1) + row / 8 * Traits::kOfEight;
+        const int pair = lane % kGridMmaUnits / 2;
+        if constexpr (Traits::kBare) {
+          // Of two blocks that share vectors this is one; the last has no other, and sends zeros in its
+          // place.
+          const uint32_t tag = bounded_tag(step + 1);
+          uint32_t* const to = reinterpret_cast<uint32_t*>(eight + place.rank / 2 * kGridMmaWords) +
+                               (row % 8 * 4 + pair / 2) * 4 + place.rank % 2 * 2 + pair % 2;
+          store_word(to, pack_bounded<Element>(next[j], neighbour, tag));
+          if (place.rank % 2 == 0 && place.rank + 1 == a.blocks) {
+            store_word(to + 2, tag);
+          }
+        } else {
+          store_word(eight + place.rank * kGridMmaWords + row % 8 * 8 + pair,
+                     Mma::word(next[j], neighbour, Mma::tag(step + 1)));
+        }
       }
     }
     finish.write(a, place, next, step, last);

@@ -48,7 +48,7 @@ constexpr int64_t kParts = 33;
 struct Key {
   int64_t m, n, k;
   int64_t n_of_all;
-  int64_t count, w_stride, rows_stride, to_stride;
+  int64_t count, w_stride, rows_stride, to_stride, rows_length;
   int16_t device;
   Dtype dtype;
   bool tf32;
@@ -100,11 +100,15 @@ int64_t element_bytes(Dtype dtype) {
   return dtype == Dtype::Float ? sizeof(float) : sizeof(uint16_t);
 }
 
+// Elements from one line of rows to the next.
+int64_t rows_length(const LtProduct& product) {
+  return product.rows_length != 0 ? product.rows_length : product.rows_by_column ? product.n : product.k;
+}
+
 // That of rows, one behind the other: the same wherever a part of them begins.
 uint8_t rows_alignment(const LtProduct& product) {
-  const int64_t length = product.rows_by_column ? product.n : product.k;
   return std::min(log2_alignment(reinterpret_cast<uintptr_t>(product.rows)),
-                  log2_alignment(length * element_bytes(product.dtype)));
+                  log2_alignment(rows_length(product) * element_bytes(product.dtype)));
 }
 
 cudaDataType_t data_type(Dtype dtype) {
@@ -134,18 +138,16 @@ bool set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
          CUBLAS_STATUS_SUCCESS;
 }
 
-// Columns for cuBLAS, which are our rows of `length`, of a batch.
-bool set_layout(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t length, int64_t columns,
-                int64_t count, int64_t stride) {
-  return cublasLtMatrixLayoutInit(layout, type, length, columns, length) == CUBLAS_STATUS_SUCCESS &&
-         set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count)) &&
-         set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
-}
-
-// A matrix of ours of so many rows and columns: cuBLAS counts by columns, and so has its transpose.
+// A matrix of ours of so many rows and columns, of a batch: cuBLAS counts by columns, and so has its
+// transpose. `length`: elements from one line to the next, 0 if none lies between them.
 bool set_matrix(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t rows, int64_t columns,
-                bool by_column, const Key& key, int64_t stride) {
-  return set_layout(layout, type, by_column ? rows : columns, by_column ? columns : rows, key.count, stride);
+                bool by_column, const Key& key, int64_t stride, int64_t length = 0) {
+  const int64_t of_line = by_column ? rows : columns;
+  const int64_t lines = by_column ? columns : rows;
+  return cublasLtMatrixLayoutInit(layout, type, of_line, lines, length == 0 ? of_line : length) ==
+             CUBLAS_STATUS_SUCCESS &&
+         set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(key.count)) &&
+         set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
 }
 
 // Its A is w, transposed, its B the rows and its C the transposed result.
@@ -159,7 +161,8 @@ bool describe(const Key& key, int64_t n, Prepared& prepared) {
          set(&prepared.description, CUBLASLT_MATMUL_DESC_TRANSB,
              key.rows_by_column ? CUBLAS_OP_T : CUBLAS_OP_N) &&
          set_matrix(&prepared.w, type, key.m, key.k, key.w_by_column, key, key.w_stride) &&
-         set_matrix(&prepared.rows, type, n, key.k, key.rows_by_column, key, key.rows_stride) &&
+         set_matrix(&prepared.rows, type, n, key.k, key.rows_by_column, key, key.rows_stride,
+                    key.rows_length) &&
          set_matrix(&prepared.to, key.in_dtype ? type : CUDA_R_32F, n, key.m, false, key,
                     key.to_stride == 0 ? n * key.m : key.to_stride);
 }
@@ -251,6 +254,7 @@ bool run_lt_product(const LtProduct& product, cudaStream_t stream) {
                 product.w_stride,
                 product.rows_stride,
                 product.to_stride,
+                product.rows_length,
                 device.index(),
                 product.dtype,
                 product.tf32,

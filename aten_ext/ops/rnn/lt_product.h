@@ -29,6 +29,7 @@ struct LtProduct {
   bool adds = false;            // to what `to` has
   int64_t rows_stride = 0;      // between the members of a batch; 0: all multiply the same
   int64_t to_stride = 0;        // 0: n * m
+  int64_t rows_length = 0;      // from one line of `rows` to the next; 0: no element lies between them
 };
 
 // False: cuBLASLt has no algorithm for it, or did not take the one it chose.

@@ -59,14 +59,19 @@ inline int64_t warps_of(const PackedSteps& of, int works) {
   return int64_t{of.steps} * of.batch * works;
 }
 
-// A warp for each row of each time.
+// A warp for each row of each time. `overlaps`: with the launch before it (core/launch_sequence.h).
 template <typename Arguments>
 cudaError_t launch_warps(void (*kernel)(Arguments), const Arguments& arguments, int64_t warps,
-                         cudaStream_t stream) {
+                         cudaStream_t stream, bool overlaps = false) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(warps, int64_t{kPackedWarps})));
   config.blockDim = dim3(kPackedThreads);
   config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = overlaps ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments);
 }
 

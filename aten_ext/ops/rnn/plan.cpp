@@ -47,6 +47,8 @@ constexpr int kFmaRows = 16;
 constexpr int kSmallFmaRows = 8;  // where blocks share an SM
 constexpr int kMmaRows = 32;
 constexpr int kMmaTile = 8;
+// Of a cluster of 16: where the same rows over the whole GPU are more.
+constexpr int kClusterTiles = 2;
 // From how many rows of a group with multiply-adds tensor cores are faster: H up to 64, 128, 256, 512. In
 // TF32, where it is allowed, that has to be worth the rounding.
 constexpr int kMmaFromRows[4] = {4, 3, 2, 1};
@@ -161,6 +163,17 @@ bool grid(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   return true;
 }
 
+// Whether a cluster, whose blocks wait for less than those all over the GPU but take less rows at once, is
+// shorter: where that is two tiles of rows against three or more, or where they cannot take theirs at all.
+bool is_better_than_grid(const Sizes& sizes, const Gpu& gpu, const Recurrence& in_cluster) {
+  Recurrence over_gpu = in_cluster;
+  const int64_t tiles = ceil_div(in_cluster.rows, kMmaTile);
+  if (!grid(sizes, gpu, over_gpu) || over_gpu.rows > kMmaRows) {
+    return true;
+  }
+  return tiles <= kClusterTiles && tiles < ceil_div(over_gpu.rows, kMmaTile);
+}
+
 // Up to H = 512, 640 in 16 bits, where there are kernels for that.
 bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   const int64_t hidden = sizes.hidden;
@@ -188,10 +201,14 @@ bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
     r = over_gpu;
     return true;
   }
-  if (r.math == Math::Mma && hidden <= kClusterOf16Hidden && (!sixteen || r.rows > kMmaTile)) {
-    return cluster(sizes, gpu, 3, r);
+  if (r.math != Math::Mma || hidden > kClusterOf16Hidden || (sixteen && r.rows <= kMmaTile)) {
+    return sixteen;
   }
-  return sixteen;
+  if (Recurrence of_eight = r; cluster(sizes, gpu, 3, of_eight)) {
+    r = of_eight;
+    return true;
+  }
+  return sixteen && is_better_than_grid(sizes, gpu, r);
 }
 
 const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
@@ -366,6 +383,7 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
   }
   RnnPlan plan{};
   plan.problem = problem;
+  plan.overlaps = gpu.may_overlap();
   if (const char* reason = choose_route(sizes, gpu, plan)) {
     return reason;
   }

@@ -52,6 +52,7 @@ def load() -> Any:
         "ops/rnn/lt_product.cpp",
         "ops/rnn/recurrence.cu",
         "ops/rnn/packed_sequence.cu",
+        "ops/rnn/pack_weights.cu",
         "core/capture.cpp",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",

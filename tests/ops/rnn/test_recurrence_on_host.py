@@ -257,6 +257,25 @@ def test_nan_stays_in_its_row(ops: Any) -> None:
         assert y.isnan().any(2).tolist() == [[False, True, False]] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", [LSTM, TANH])
+def test_words_without_a_number(ops: Any, mode: int, dtype: torch.dtype) -> None:
+    """Over the whole GPU, in several turns of the two buffers: states at both ends of their range, and NaN."""
+    hidden, rows, steps = 40, 3, 11
+    gates = torch.randn(1, steps, rows, GATES[mode], hidden)
+    gates[0, :, :, :, :16] *= 40
+    gates[0, 6, 1, 0, 5] = torch.nan
+    gates = gates.flatten(3)
+    w_hh = torch.randn(1, GATES[mode] * hidden, hidden).mul(hidden**-0.5).to(dtype)
+    h0 = torch.full((1, rows, hidden), 3.0).to(dtype)  # is no word
+    y, *_ = ops.recurrence(mode, gates, w_hh, None, None, h0, None, [MMA, GRID, 3, rows])
+    exact, *_ = reference_layer(mode, gates, w_hh, None, h0, torch.zeros_like(h0))
+    assert torch.equal(y.isnan(), exact.isnan())
+    assert exact.isnan().any(2).sum() == steps - 6
+    assert exact.nan_to_num().abs().max() > 0.99
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=2 * TOLERANCE[dtype], equal_nan=True)
+
+
 # The shapes of the other cells, at both ends of what each takes. Of an LSTM a block has fewer columns.
 LSTM_KERNELS = [
     (FMA, BLOCK, 1, 1, [1, 16]),

@@ -15,6 +15,7 @@
 #include <cuda_runtime.h>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "ops/rnn/backward/arguments.cuh"
 #include "ops/rnn/backward/items.cuh"
 #include "ops/rnn/backward/scatter_exchange.cuh"
@@ -105,6 +106,7 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_fma_kerne
   constexpr int kOwn = kColumns / kTeam;  // columns whose sums a lane has in the end
   constexpr int kSplitWarps = kThreads / 32 / Shape::kSplits;
 
+  launch_dependents();
   const int thread = kept_thread_index();
   const int lane = thread % 32;
   const int in_team = lane % kTeam;

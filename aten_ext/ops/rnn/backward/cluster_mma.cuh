@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "ops/rnn/backward/arguments.cuh"
 #include "ops/rnn/backward/items.cuh"
 #include "ops/rnn/backward/scatter_exchange.cuh"
@@ -56,6 +57,75 @@ __device__ __forceinline__ uint4 load_backward_operands(const typename RnnMma<El
   return bits;
 }
 
+// The same of columns and addresses in pairs, in 16 bits: by loads of two columns, all of them under way at
+// once, whose rows and columns then change places among the lanes.
+template <typename Element, typename Shape>
+__device__ __forceinline__ void load_pairs_of_columns(BackwardMmaWeights<Shape>& weights, const Element* w_hh,
+                                                      const RnnPlace& place, int hidden, int first_gate,
+                                                      int first_column, int lane) {
+  // Lane t of four gets gates 8 t + {0..7} of 32, by twos: so the rows of four transpositions are those.
+  const int row = lane / 8 * 8 + lane / 4 % 2;
+  const int column = first_column + 2 * (lane % 4);
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+    for (int pair = 0; pair < Shape::kPairs; ++pair) {
+      const int gate = first_gate + pair * Shape::kPairColumns;
+      const int unit = place.first_unit + gate % Shape::kUnits + row;
+      const Element* const from =
+          w_hh + (static_cast<int64_t>(gate / Shape::kUnits) * hidden + unit) * hidden + column + tile * 16;
+      const auto load = [&](int below, int right) {
+        const bool exists = unit + below < hidden && column + tile * 16 + right < hidden;
+        return exists
+                   ? *reinterpret_cast<const uint32_t*>(from + static_cast<int64_t>(below) * hidden + right)
+                   : 0u;
+      };
+      weights.low[tile][pair] = {load(0, 0), load(2, 0), load(4, 0), load(6, 0)};
+      weights.high[tile][pair] = {load(0, 8), load(2, 8), load(4, 8), load(6, 8)};
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+    for (int pair = 0; pair < Shape::kPairs; ++pair) {
+      for (uint4* const of : {&weights.low[tile][pair], &weights.high[tile][pair]}) {
+        *of = {transpose_8x8(of->x), transpose_8x8(of->y), transpose_8x8(of->z), transpose_8x8(of->w)};
+      }
+    }
+  }
+}
+
+// Once. `first_gate`, of the block's, and `first_column` are the warp's.
+template <typename Element, typename Shape>
+__device__ __forceinline__ void load_backward_weights(BackwardMmaWeights<Shape>& weights,
+                                                      const typename RnnMma<Element>::Tensor* w_hh,
+                                                      const RnnPlace& place, int hidden, int first_gate,
+                                                      int first_column, int lane) {
+  if constexpr (sizeof(Element) == 2) {
+    if (hidden % 2 == 0 && reinterpret_cast<uintptr_t>(w_hh) % sizeof(uint32_t) == 0) {
+      load_pairs_of_columns<Element, Shape>(weights, w_hh, place, hidden, first_gate, first_column, lane);
+      return;
+    }
+  }
+  constexpr int kVector = 16 / sizeof(typename RnnMma<Element>::Operand);
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+    for (int pair = 0; pair < Shape::kPairs; ++pair) {
+      const int gate = first_gate + lane % 4 * kVector + pair * Shape::kPairColumns;
+      const int column = first_column + tile * 16 + lane / 4;
+      uint4& low = weights.low[tile][pair];
+      uint4& high = weights.high[tile][pair];
+      low = load_backward_operands<Element, Shape>(w_hh, place, hidden, gate, column);
+      high = load_backward_operands<Element, Shape>(w_hh, place, hidden, gate, column + 8);
+      // A few at a time: otherwise the loads of all would wait in registers of their own for the conversion.
+      if ((tile * Shape::kPairs + pair) % 3 == 2) {
+        asm volatile("" : "+l"(w_hh), "+r"(low.x), "+r"(low.w), "+r"(high.x), "+r"(high.w));
+      }
+    }
+  }
+}
+
 // Within a unit's eight rows, where the pair 2 t, 2 t + 1 lies: turned with the unit, so that 32 units of one
 // row are read with two conflicts, not eight, while what a warp sends stays side by side.
 __device__ __forceinline__ int backward_pair_place(int unit, int t) {
@@ -80,6 +150,7 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kerne
   // Chains of mma that do not wait for each other: one for each tile, or twice that.
   constexpr int kChains = kTiles <= 2 && kPairs > 1 ? 2 : 1;
 
+  launch_dependents();
   const int thread = kept_thread_index();
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -107,25 +178,12 @@ __global__ __launch_bounds__(Shape::kThreads, 1) void backward_cluster_mma_kerne
 
   const int split = warp / kTileWarps;
   const int first_column = warp % kTileWarps * kTiles * 16;
-  const int first_gate = split * kPairs * Shape::kPairColumns + in_four * kVector;
+  const int first_of_warp = split * kPairs * Shape::kPairColumns;
+  const int first_gate = first_of_warp + in_four * kVector;
   BackwardMmaWeights<Shape> weights;
-  const auto* w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int gate = first_gate + pair * Shape::kPairColumns;
-      const int column = first_column + tile * 16 + group_of_four;
-      uint4& low = weights.low[tile][pair];
-      uint4& high = weights.high[tile][pair];
-      low = load_backward_operands<Element, Shape>(w_hh, place, a.hidden, gate, column);
-      high = load_backward_operands<Element, Shape>(w_hh, place, a.hidden, gate, column + 8);
-      // A few at a time: otherwise the loads of all would wait in registers of their own for the conversion.
-      if ((tile * kPairs + pair) % 3 == 2) {
-        asm volatile("" : "+l"(w_hh), "+r"(low.x), "+r"(low.w), "+r"(high.x), "+r"(high.w));
-      }
-    }
-  }
+  load_backward_weights<Element, Shape>(weights,
+                                        static_cast<const Tensor*>(a.direction[place.direction].w_hh), place,
+                                        a.hidden, first_of_warp, first_column, lane);
   // Zero where no unit ever writes and rows that do not exist: the products of those rows go nowhere, but
   // what shared memory held may be NaN, and racing tools want it written.
   for (int i = thread; i < 2 * padded * kStride; i += Shape::kThreads) {

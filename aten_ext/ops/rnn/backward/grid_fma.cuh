@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "ops/rnn/backward/arguments.cuh"
 #include "ops/rnn/backward/items.cuh"
 #include "ops/rnn/backward/shapes.h"
@@ -44,6 +45,7 @@ __global__ __launch_bounds__(kGridThreads,
   constexpr int kGates = Cell::kGates;
   constexpr int kLanes = 32 / kUnits;  // that have the same sum in the end
 
+  launch_dependents();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "device/shared.cuh"
+#include "device/sync.cuh"
 #include "ops/rnn/backward/arguments.cuh"
 #include "ops/rnn/backward/grid_fma.cuh"
 #include "ops/rnn/backward/grid_words.cuh"
@@ -39,6 +40,105 @@ __device__ __forceinline__ void load_backward_tile(uint32_t (&tile)[GridMma<Elem
     high[i] = i < rows && unit + 8 < hidden ? to_op(row[8]) : 0.0f;
   }
   GridMma<Element>::set(tile, low, high);
+}
+
+// The same of columns and addresses in pairs, in 16 bits, before rows and columns change places: two columns
+// by each load. `from`: the first of 16 rows of W_hh, of which `rows` exist, `unit`: the block's first.
+template <typename Element>
+__device__ __forceinline__ void load_pairs_of_columns(uint32_t (&tile)[4], const Element* from, int rows,
+                                                      int unit, int hidden, int lane) {
+  // Lane t of four gets rows 4 t + {0..3}, by twos: so the rows of two transpositions are those.
+  const int row = lane / 8 * 4 + lane / 4 % 2;
+  const int column = unit + 2 * (lane % 4);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int below = i / 2 * 2;
+    const int right = i % 2 * 8;
+    const bool exists = row + below < rows && column + right < hidden;
+    tile[i] = exists ? *reinterpret_cast<const uint32_t*>(from + static_cast<int64_t>(row + below) * hidden +
+                                                          column + right)
+                     : 0u;
+  }
+}
+__device__ __forceinline__ void transpose_tile(uint32_t (&tile)[4]) {
+#pragma unroll
+  for (uint32_t& pair : tile) {
+    pair = transpose_8x8(pair);
+  }
+}
+
+template <typename Shape>
+using KeptWeights = uint32_t[Shape::kKeptGates][Shape::kSteps][Shape::kRegisters];
+
+// A tile of a gate that registers have no room for.
+template <typename Shape>
+__device__ __forceinline__ void share_tile(uint4* shared_weights, int gate, int step,
+                                           const uint32_t (&tile)[Shape::kRegisters]) {
+  constexpr int kVectors = Shape::kRegisters / 4;
+  const int first = ((gate - Shape::kKeptGates) * Shape::kSteps + step) * kVectors;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    memcpy(shared_weights + (first + i) * kGridThreads, tile + 4 * i, sizeof(uint4));
+  }
+}
+
+// Once, of all gates: the warp's kSteps tiles from `first_row` on. `shared_weights` are this thread's.
+template <typename Element, typename Shape>
+__device__ __forceinline__ void load_backward_weights(KeptWeights<Shape>& weights, uint4* shared_weights,
+                                                      const typename RnnMma<Element>::Tensor* w_hh,
+                                                      int first_row, int first_unit, int hidden, int lane) {
+  constexpr int kKept = Shape::kKeptGates;
+  using Tile = uint32_t[Shape::kRegisters];
+  if constexpr (sizeof(Element) == 2) {
+    if (hidden % 2 == 0 && reinterpret_cast<uintptr_t>(w_hh) % sizeof(uint32_t) == 0) {
+      const auto load = [&](Tile& tile, int gate, int s) {
+        const int row = first_row + 16 * s;
+        load_pairs_of_columns(tile, w_hh + (static_cast<int64_t>(gate) * hidden + row) * hidden, hidden - row,
+                              first_unit, hidden, lane);
+      };
+      // All loads are under way before the first changes places.
+#pragma unroll
+      for (int i = 0; i < kKept * Shape::kSteps; ++i) {
+        load(weights[i / Shape::kSteps][i % Shape::kSteps], i / Shape::kSteps, i % Shape::kSteps);
+      }
+#pragma unroll
+      for (int i = 0; i < kKept * Shape::kSteps; ++i) {
+        transpose_tile(weights[i / Shape::kSteps][i % Shape::kSteps]);
+      }
+#pragma unroll
+      for (int gate = kKept; gate < Shape::kGates; ++gate) {
+#pragma unroll
+        for (int s = 0; s < Shape::kSteps; ++s) {
+          Tile tile;
+          load(tile, gate, s);
+          transpose_tile(tile);
+          share_tile<Shape>(shared_weights, gate, s, tile);
+        }
+      }
+      return;
+    }
+  }
+#pragma unroll
+  for (int gate = 0; gate < Shape::kGates; ++gate) {
+#pragma unroll
+    for (int s = 0; s < Shape::kSteps; ++s) {
+      const int first = first_row + 16 * s + 4 * (lane % 4);
+      const auto* const from = w_hh + (static_cast<int64_t>(gate) * hidden + first) * hidden;
+      const int unit = first_unit + lane / 4;
+      if (gate < kKept) {
+        Tile& tile = weights[gate % kKept][s];
+        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
+        // A few at a time: otherwise the loads of all would wait in registers of their own.
+        if (s % 4 == 3) {
+          asm volatile("" : "+l"(w_hh), "+r"(tile[0]), "+r"(tile[3]));
+        }
+      } else {
+        Tile tile;
+        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
+        share_tile<Shape>(shared_weights, gate, s, tile);
+      }
+    }
+  }
 }
 
 template <typename Cell, typename Element, typename Coefficient, typename Shape>
@@ -66,6 +166,7 @@ __global__ __launch_bounds__(kGridThreads,
   static_assert(kPortions * kProducts == kSteps * kGates && kPortions % kUnderWay == 0);
   using Poll = GridPoll<typename Words::Loads, kTiles * kVectors, kVectors, kOfTile, kGridMmaWords>;
 
+  launch_dependents();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -78,33 +179,10 @@ __global__ __launch_bounds__(kGridThreads,
   uint4* const shared_weights = dynamic_shared<uint4>() + thread;
   float* const products = dynamic_shared<float>() + Shape::weights();  // [2, kGridWarps, padded, kStride]
 
-  uint32_t weights[kKept][kSteps][kRegisters];
-  const auto* w_hh = static_cast<const Tensor*>(a.direction[place.direction].w_hh);
-#pragma unroll
-  for (int gate = 0; gate < kGates; ++gate) {
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int first = (warp * kSteps + s) * 16 + 4 * in_four;
-      const Tensor* const from = w_hh + (static_cast<int64_t>(gate) * hidden + first) * hidden;
-      const int unit = place.first_unit + group_of_four;
-      if (gate < kKept) {
-        uint32_t (&tile)[kRegisters] = weights[gate % kKept][s];
-        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
-        // A few at a time: otherwise the loads of all would wait in registers of their own.
-        if (s % 4 == 3) {
-          asm volatile("" : "+l"(w_hh), "+r"(tile[0]), "+r"(tile[3]));
-        }
-      } else {
-        uint32_t tile[kRegisters];
-        load_backward_tile<Element>(tile, from, hidden - first, unit, hidden);
-#pragma unroll
-        for (int i = 0; i < kRegisters / 4; ++i) {
-          memcpy(shared_weights + (((gate - kKept) * kSteps + s) * (kRegisters / 4) + i) * kGridThreads,
-                 tile + 4 * i, sizeof(uint4));
-        }
-      }
-    }
-  }
+  KeptWeights<Shape> weights;
+  load_backward_weights<Element, Shape>(weights, shared_weights,
+                                        static_cast<const Tensor*>(a.direction[place.direction].w_hh),
+                                        warp * kSteps * 16, place.first_unit, hidden, lane);
 
   const int item_row = warp * 2 + lane / kGridMmaUnits;
   const int item_unit = lane % kGridMmaUnits;

@@ -12,12 +12,10 @@ constexpr int kWarps = 16;
 constexpr int kThreads = kLanes * kWarps;
 
 template <typename T>
-__device__ __forceinline__ void store_sum(void* const (&to)[2], int64_t column, float sum) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (to[i] != nullptr) {
-      static_cast<T*>(to[i])[column] = from_op<T>(sum);
-    }
+__device__ __forceinline__ void store_sum(const SummedMatrix& matrix, int64_t column, float sum) {
+  static_cast<T*>(matrix.to)[column] = from_op<T>(sum);
+  if (matrix.second != nullptr && column < matrix.second_columns) {
+    static_cast<T*>(matrix.second)[column] = from_op<T>(sum);
   }
 }
 
@@ -30,7 +28,12 @@ __global__ __launch_bounds__(kThreads) void column_sums_kernel(const __grid_cons
   const int64_t parts = gridDim.y;
   const int64_t first = p.rows * blockIdx.y / parts;
   const int64_t end = p.rows * (blockIdx.y + 1) / parts;
-  const T* const from = static_cast<const T*>(p.from[blockIdx.z]);
+  const SummedMatrix& matrix = p.matrix[blockIdx.z];
+  const int64_t columns = matrix.columns;
+  if (int64_t{blockIdx.x} * kSumColumns >= columns) {
+    return;
+  }
+  const T* const from = static_cast<const T*>(matrix.from);
   // Four columns of a thread: neighbours, or 32 apart.
   constexpr int kApart = kCount == 1 ? kLanes : 1;
   const int of_thread = kCount == 1 ? lane : lane * kMostUnits;
@@ -40,14 +43,14 @@ __global__ __launch_bounds__(kThreads) void column_sums_kernel(const __grid_cons
   for (int64_t row = first + warp; row < end; row += kWarps) {
     float x[kMostUnits] = {};
     if constexpr (kCount == kMostUnits) {
-      if (column < p.columns) {
-        load_pack(x, from + row * p.columns + column);
+      if (column < columns) {
+        load_pack(x, from + row * columns + column);
       }
     } else {
 #pragma unroll
       for (int k = 0; k < kMostUnits; ++k) {
-        if (column + k * kApart < p.columns) {
-          x[k] = to_op(from[row * p.columns + column + k * kApart]);
+        if (column + k * kApart < columns) {
+          x[k] = to_op(from[row * columns + column + k * kApart]);
         }
       }
     }
@@ -63,7 +66,7 @@ __global__ __launch_bounds__(kThreads) void column_sums_kernel(const __grid_cons
   __syncthreads();
   const int own = static_cast<int>(threadIdx.x);
   const int64_t to = int64_t{blockIdx.x} * kSumColumns + own;
-  if (own < kSumColumns && to < p.columns) {
+  if (own < kSumColumns && to < columns) {
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) {
@@ -72,7 +75,7 @@ __global__ __launch_bounds__(kThreads) void column_sums_kernel(const __grid_cons
     if (parts > 1) {
       p.partial[(blockIdx.z * parts + blockIdx.y) * p.columns + to] = total;
     } else {
-      store_sum<T>(p.to[blockIdx.z], to, total);
+      store_sum<T>(matrix, to, total);
     }
   }
 }
@@ -82,7 +85,7 @@ template <typename T>
 __global__ __launch_bounds__(kThreads) void add_parts_kernel(const __grid_constant__ ColumnSums p,
                                                              int64_t parts) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= p.columns) {
+  if (column >= p.matrix[blockIdx.y].columns) {
     return;
   }
   const float* const from = p.partial + blockIdx.y * parts * p.columns + column;
@@ -91,16 +94,18 @@ __global__ __launch_bounds__(kThreads) void add_parts_kernel(const __grid_consta
   for (int64_t i = 0; i < parts; ++i) {
     total += from[i * p.columns];
   }
-  store_sum<T>(p.to[blockIdx.y], column, total);
+  store_sum<T>(p.matrix[blockIdx.y], column, total);
 }
 
 template <typename T>
 cudaError_t launch_dtype(const ColumnSums& p, cudaStream_t stream) {
   uintptr_t bits = 0;
+  int64_t columns = 0;  // as many low bits are 0 as in all of them
   for (int i = 0; i < p.count; ++i) {
-    bits |= bits_of(p.from[i]);
+    bits |= bits_of(p.matrix[i].from);
+    columns |= p.matrix[i].columns;
   }
-  const bool fours = lies_in_fours(bits, p.columns, sizeof(T));
+  const bool fours = lies_in_fours(bits, columns, sizeof(T));
   const int64_t parts = sum_parts(p.count, p.rows, p.columns);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(p.columns, int64_t{kSumColumns})),

@@ -11,14 +11,23 @@
 
 namespace aten_ext::cuda {
 
-// Of each of up to four matrices [rows, columns], contiguous: the sum of its rows, to one or two places.
+// A matrix [rows, columns], contiguous: its rows are summed, and the first columns of the sum may go to a
+// second place, too.
+struct SummedMatrix {
+  const void* from;
+  int64_t columns;
+  void* to;
+  void* second;  // nullptr: there is none
+  int64_t second_columns;
+};
+
 struct ColumnSums {
-  const void* from[4];
-  void* to[4][2];  // [columns]; the second may be nullptr
+  SummedMatrix matrix[4];
   int count;
   Dtype dtype;  // of all of them; sums are in fp32, and rounded once
-  int64_t rows, columns;
-  float* partial;  // partial_sums() of them
+  int64_t rows;
+  int64_t columns;  // of the widest
+  float* partial;   // partial_sums() of them
 };
 
 constexpr int kSumColumns = 128;  // of a block

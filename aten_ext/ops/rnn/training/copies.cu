@@ -3,6 +3,7 @@
 
 #include "core/math.h"
 #include "device/division.cuh"
+#include "device/sync.cuh"
 #include "ops/rnn/training/packs.cuh"
 
 namespace aten_ext::cuda {
@@ -21,22 +22,22 @@ template <typename T, int kCount>
 __global__ __launch_bounds__(kThreads) void previous_states_kernel(const __grid_constant__ Arguments args) {
   const PreviousStates& p = args.p;
   const uint64_t index = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (index >= args.threads) {
-    return;
+  if (index < args.threads) {
+    const Quotient<uint64_t> in_row = args.threads_of_row(index);
+    const Quotient<uint64_t> in_step = args.batch(in_row.quotient);
+    const auto time = static_cast<int64_t>(in_step.quotient);
+    const auto row = static_cast<int64_t>(in_step.remainder);
+    const int64_t unit = static_cast<int64_t>(in_row.remainder) * kCount;
+    const int64_t direction = blockIdx.y;
+    const int64_t before = direction == 0 ? time - 1 : time + 1;
+    const T* const from = before < 0 || before == p.steps
+                              ? static_cast<const T*>(p.h0) + (direction * p.batch + row) * p.hidden + unit
+                              : static_cast<const T*>(p.y) +
+                                    ((before * p.batch + row) * p.directions + direction) * p.hidden + unit;
+    T* const to = static_cast<T*>(p.to) + ((direction * p.steps + time) * p.batch + row) * p.hidden + unit;
+    *reinterpret_cast<Pack<T, kCount>*>(to) = *reinterpret_cast<const Pack<T, kCount>*>(from);
   }
-  const Quotient<uint64_t> in_row = args.threads_of_row(index);
-  const Quotient<uint64_t> in_step = args.batch(in_row.quotient);
-  const auto time = static_cast<int64_t>(in_step.quotient);
-  const auto row = static_cast<int64_t>(in_step.remainder);
-  const int64_t unit = static_cast<int64_t>(in_row.remainder) * kCount;
-  const int64_t direction = blockIdx.y;
-  const int64_t before = direction == 0 ? time - 1 : time + 1;
-  const T* const from = before < 0 || before == p.steps
-                            ? static_cast<const T*>(p.h0) + (direction * p.batch + row) * p.hidden + unit
-                            : static_cast<const T*>(p.y) +
-                                  ((before * p.batch + row) * p.directions + direction) * p.hidden + unit;
-  T* const to = static_cast<T*>(p.to) + ((direction * p.steps + time) * p.batch + row) * p.hidden + unit;
-  *reinterpret_cast<Pack<T, kCount>*>(to) = *reinterpret_cast<const Pack<T, kCount>*>(from);
+  wait_for_previous_launches();
 }
 
 template <typename T, int kCount>
@@ -49,6 +50,11 @@ cudaError_t launch_count(const PreviousStates& p, cudaStream_t stream) {
                         static_cast<unsigned>(p.directions));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = p.overlaps ? 1 : 0;
   return cudaLaunchKernelEx(&config, previous_states_kernel<T, kCount>, args);
 }
 

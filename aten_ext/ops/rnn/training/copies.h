@@ -17,6 +17,7 @@ struct PreviousStates {
   Dtype dtype;
   int directions;
   int64_t steps, batch, hidden;
+  bool overlaps;  // with the launch before it, which writes nothing of these
 };
 cudaError_t launch_previous_states(const PreviousStates& params, cudaStream_t stream);
 

@@ -43,9 +43,6 @@ class Results : LayerPart {
   const void* d_input_rows(int direction) const {
     return sizes_.is_packed ? memory_.packed_d_input[direction] : memory_.d_input_gates[direction];
   }
-  const void* d_hidden_rows(int direction) const {
-    return sizes_.is_packed ? memory_.packed_d_hidden[direction] : memory_.d_hidden_gates[direction];
-  }
   const void* previous_rows(int direction) const {
     return sizes_.is_packed ? memory_.packed_previous[direction] : states_before(direction);
   }
@@ -62,27 +59,11 @@ class Results : LayerPart {
     product.rows_by_column = true;
     product.w_by_column = true;
     product.in_dtype = true;
-    Operands of_input{}, of_hidden{};
-    ColumnSums sums{};
-    sums.dtype = run_.dtype;
-    sums.rows = layer_.rows;
-    sums.columns = sizes_.gates;
-    sums.partial = memory_.partial;
+    Operands of_input{};
     for (int d = 0; d < directions_; ++d) {
-      const LayerBackwardDirection& to = layer_.direction[d];
       of_input.rows[d] = d_input_rows(d);
       of_input.w[d] = layer_.x[d];
-      of_input.to[d] = to.dw_ih;
-      of_hidden.rows[d] = d_hidden_rows(d);
-      of_hidden.w[d] = previous_rows(d);
-      of_hidden.to[d] = to.dw_hh;
-      sums.from[sums.count] = d_hidden_rows(d);
-      sums.to[sums.count][0] = to.db_hh;
-      sums.to[sums.count++][1] = sizes_.is_gru ? nullptr : to.db_ih;
-      if (sizes_.is_gru) {
-        sums.from[sums.count] = d_input_rows(d);
-        sums.to[sums.count++][0] = to.db_ih;
-      }
+      of_input.to[d] = layer_.direction[d].dw_ih;
     }
     product.m = layer_.features;
     product.tf32 = has_tf32_weights(plan_, product.m);
@@ -94,13 +75,75 @@ class Results : LayerPart {
     }
     product.m = sizes_.hidden;
     product.tf32 = has_tf32_weights(plan_, product.m);
-    if (const cudaError_t error = sizes_.is_packed || memory_.previous[0] != nullptr || sizes_.steps == 1
-                                      ? run_.products(product, of_hidden, directions_, plan_.weights_apart)
-                                      : weights_of_output(product);
-        error != cudaSuccess) {
+    if (const cudaError_t error = hidden_weights(product); error != cudaSuccess) {
       return error;
     }
-    return layer_.direction[0].db_ih != nullptr ? launch_column_sums(sums, stream_) : cudaSuccess;
+    return layer_.direction[0].db_ih != nullptr ? sum_columns() : cudaSuccess;
+  }
+
+  // Of W_hh.
+  cudaError_t hidden_weights(LtProduct product) {
+    if (!sizes_.is_packed && memory_.previous[0] == nullptr && sizes_.steps > 1) {
+      return weights_of_output(product);
+    }
+    if (!has_n_alone()) {
+      return hidden_weights(product, 0, [&](int d) {
+        return sizes_.is_packed ? memory_.packed_d_input[d] : memory_.d_hidden_gates[d];
+      });
+    }
+    product.n = others_than_n();
+    product.rows_length = sizes_.gates;
+    const cudaError_t error = hidden_weights(product, 0, [&](int d) { return memory_.packed_d_input[d]; });
+    if (error != cudaSuccess) {
+      return error;
+    }
+    product.n = sizes_.hidden;
+    product.rows_length = 0;
+    return hidden_weights(product, others_than_n(), [&](int d) { return memory_.packed_d_hidden[d]; });
+  }
+  // Those of gates from `first` on.
+  template <typename Rows>
+  cudaError_t hidden_weights(const LtProduct& product, int64_t first, const Rows& rows_of) {
+    Operands operands{};
+    for (int d = 0; d < directions_; ++d) {
+      operands.rows[d] = rows_of(d);
+      operands.w[d] = previous_rows(d);
+      operands.to[d] = sizes_.at(layer_.direction[d].dw_hh, first * sizes_.hidden);
+    }
+    return run_.products(product, operands, directions_, plan_.weights_apart);
+  }
+
+  // Of a packed GRU the gradients of W_hh h are n's alone: the others are those of W_ih x.
+  bool has_n_alone() const {
+    return sizes_.is_packed && sizes_.is_gru;
+  }
+  int64_t others_than_n() const {
+    return sizes_.gates - sizes_.hidden;
+  }
+
+  // The gradients of biases.
+  cudaError_t sum_columns() {
+    ColumnSums sums{};
+    sums.dtype = run_.dtype;
+    sums.rows = layer_.rows;
+    sums.columns = sizes_.gates;
+    sums.partial = memory_.partial;
+    const int64_t gates = sizes_.gates;
+    for (int d = 0; d < directions_; ++d) {
+      const LayerBackwardDirection& to = layer_.direction[d];
+      const void* const input = d_input_rows(d);
+      if (has_n_alone()) {
+        sums.matrix[sums.count++] = {input, gates, to.db_ih, to.db_hh, others_than_n()};
+        sums.matrix[sums.count++] = {memory_.packed_d_hidden[d], sizes_.hidden,
+                                     sizes_.at(to.db_hh, others_than_n()), nullptr, 0};
+      } else if (sizes_.is_gru) {
+        sums.matrix[sums.count++] = {memory_.d_hidden_gates[d], gates, to.db_hh, nullptr, 0};
+        sums.matrix[sums.count++] = {input, gates, to.db_ih, nullptr, 0};
+      } else {
+        sums.matrix[sums.count++] = {input, gates, to.db_hh, to.db_ih, gates};
+      }
+    }
+    return launch_column_sums(sums, stream_);
   }
 
   // x as a direction read it.
@@ -124,7 +167,7 @@ class Results : LayerPart {
   // Of W_hh, of one direction: the first step's part, and that of all others, whose states are the output. In
   // this order 16 bits are rounded to once but for what one step has.
   cudaError_t weights_of_output(LtProduct product) {
-    const void* const gradients = d_hidden_rows(0);
+    const void* const gradients = memory_.d_hidden_gates[0];
     void* const to = layer_.direction[0].dw_hh;
     product.k = sizes_.batch;
     if (const cudaError_t error = run_.products(product, {{gradients}, {layer_.hx}, {to}}, 1);

@@ -17,9 +17,14 @@ class Coefficients : LayerPart {
  public:
   using LayerPart::LayerPart;
 
-  // The states before steps, and of an LSTM the cell states behind pieces.
+  // The states before steps.
+  cudaError_t states() const {
+    return sizes_.is_packed ? packed_previous_states() : previous_states();
+  }
+
+  // What there has to be before the first piece: these, and of an LSTM the cell states behind pieces.
   cudaError_t prepare() const {
-    cudaError_t error = sizes_.is_packed ? packed_previous_states() : previous_states();
+    cudaError_t error = plan_.saved ? cudaSuccess : states();
     const auto last = static_cast<int64_t>(sizes_.pieces.size()) - 1;
     for (int64_t i = 0; error == cudaSuccess && sizes_.is_lstm && !plan_.saved && i < last; ++i) {
       error = recompute(i, true);
@@ -58,7 +63,7 @@ class Coefficients : LayerPart {
       return cudaSuccess;
     }
     return launch_previous_states({layer_.y, layer_.hx, memory_.previous[0], run_.dtype, directions_,
-                                   sizes_.steps, sizes_.batch, sizes_.hidden},
+                                   sizes_.steps, sizes_.batch, sizes_.hidden, runs_beside_gates()},
                                   stream_);
   }
   // Of a packed sequence: for the gradients of weights, all of them in its rows.
@@ -73,8 +78,12 @@ class Coefficients : LayerPart {
                                           {memory_.packed_previous[0], memory_.packed_previous[1]},
                                           false,
                                           sizes_.hidden,
-                                          directions_},
+                                          directions_,
+                                          runs_beside_gates()},
                                          run_.dtype, stream_);
+  }
+  bool runs_beside_gates() const {
+    return plan_.saved && plan_.overlaps;
   }
   // And for the gates what they are made of, padded.
   cudaError_t pad_for_gates(const Piece& piece) const {
@@ -96,10 +105,15 @@ class Coefficients : LayerPart {
                          stream_);
     }
     if (error == cudaSuccess && memory_.previous[0] != nullptr) {
-      error = launch_packed_previous_states(
-          *layer_.packed, of,
-          {layer_.y, layer_.hx, {memory_.previous[0], memory_.previous[1]}, true, sizes_.hidden, directions_},
-          run_.dtype, stream_);
+      error = launch_packed_previous_states(*layer_.packed, of,
+                                            {layer_.y,
+                                             layer_.hx,
+                                             {memory_.previous[0], memory_.previous[1]},
+                                             true,
+                                             sizes_.hidden,
+                                             directions_,
+                                             false},
+                                            run_.dtype, stream_);
     }
     if (error == cudaSuccess && memory_.padded_y != nullptr) {
       const UnpackRows unpack[kMostUnpacked] = {{layer_.y, nullptr, memory_.padded_y}};
@@ -216,6 +230,10 @@ class Coefficients : LayerPart {
 
 cudaError_t prepare_coefficients(const LayerRun& run) {
   return Coefficients(run).prepare();
+}
+
+cudaError_t states_beside_gates(const LayerRun& run) {
+  return run.plan.saved ? Coefficients(run).states() : cudaSuccess;
 }
 
 cudaError_t coefficients_of_piece(const LayerRun& run, int64_t index) {

@@ -29,6 +29,9 @@ class Gates : LayerPart {
       if (error == cudaSuccess) {
         error = plan_.one_launch ? one_launch(i) : step_by_step(i);
       }
+      if (error == cudaSuccess && i == 0) {
+        error = states_beside_gates(run_);
+      }
       if (error == cudaSuccess && sizes_.is_packed) {
         error = pack(sizes_.pieces[i]);
       }
@@ -224,15 +227,16 @@ class Gates : LayerPart {
   cudaError_t pack(const Piece& piece) const {
     PackRows rows[kMostPacked];
     int count = 0;
-    const auto add = [&](const void* padded, void* to, int direction) {
+    const auto add = [&](const void* padded, void* to, int64_t width, int direction) {
       if (to != nullptr) {
-        rows[count++] = {padded, to, sizes_.gates, direction};
+        rows[count++] = {padded, to, width, sizes_.gates, direction};
       }
     };
     for (int d = 0; d < directions_; ++d) {
-      add(memory_.d_hidden_gates[d], memory_.packed_d_hidden[d], d);
+      add(memory_.d_input_gates[d], memory_.packed_d_input[d], sizes_.gates, d);
       if (sizes_.is_gru) {
-        add(memory_.d_input_gates[d], memory_.packed_d_input[d], d);
+        const int64_t others = sizes_.gates - sizes_.hidden;
+        add(sizes_.at(memory_.d_hidden_gates[d], others), memory_.packed_d_hidden[d], sizes_.hidden, d);
       }
     }
     return count > 0 ? launch_pack_rows(*layer_.packed, steps_of(piece), rows, count, run_.dtype, stream_)

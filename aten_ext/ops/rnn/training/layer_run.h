@@ -84,6 +84,9 @@ class LayerPart {
 
 // Before the first piece, and before each: what the sequential part reads of its forward.
 cudaError_t prepare_coefficients(const LayerRun& run);
+// Where the forward saved, behind the last launch of the sequential part, and beside it: what the gradients
+// of weights read of its states.
+cudaError_t states_beside_gates(const LayerRun& run);
 cudaError_t coefficients_of_piece(const LayerRun& run, int64_t index);
 
 // The gradients of all gates, in their rows, and those of the first states, in fp32.

@@ -2,6 +2,7 @@
 // each row of each time.
 #include "ops/rnn/training/packed.h"
 
+#include "device/sync.cuh"
 #include "ops/rnn/packed_place.cuh"
 #include "ops/rnn/training/packs.cuh"
 #include "ops/rnn/training/sizes.h"
@@ -77,7 +78,7 @@ __global__ __launch_bounds__(kPackedThreads) void pack_rows_kernel(
   if (!place.exists) {
     return;
   }
-  const T* const from = static_cast<const T*>(pack.padded) + item.index * pack.width;
+  const T* const from = static_cast<const T*>(pack.padded) + item.index * pack.padded_width;
   T* const to = static_cast<T*>(pack.packed) + place.packed_row * pack.width;
   for (int64_t i = int64_t{packed_lane()} * kCount; i < pack.width; i += kPackedLanes * kCount) {
     *reinterpret_cast<Pack<T, kCount>*>(to + i) = *reinterpret_cast<const Pack<T, kCount>*>(from + i);
@@ -93,8 +94,7 @@ struct PreviousArguments {
 };
 
 template <typename T, int kCount>
-__global__ __launch_bounds__(kPackedThreads) void previous_kernel(
-    const __grid_constant__ PreviousArguments a) {
+__device__ __forceinline__ void copy_previous(const PreviousArguments& a) {
   const PackedPreviousStates& p = a.previous;
   const PackedItem item = packed_item(p.directions, a.of);
   if (item.work == p.directions) {
@@ -119,6 +119,13 @@ __global__ __launch_bounds__(kPackedThreads) void previous_kernel(
     *reinterpret_cast<Pack<T, kCount>*>(to + i) =
         from != nullptr ? *reinterpret_cast<const Pack<T, kCount>*>(from + i) : Pack<T, kCount>{};
   }
+}
+
+template <typename T, int kCount>
+__global__ __launch_bounds__(kPackedThreads) void previous_kernel(
+    const __grid_constant__ PreviousArguments a) {
+  copy_previous<T, kCount>(a);
+  wait_for_previous_launches();
 }
 
 // ---- coefficients ------------------------------------------------------------------------------------
@@ -191,7 +198,7 @@ cudaError_t launch_pack_rows(const PackedRows& rows, const PackedSteps& of,
   for (int i = 0; i < count; ++i) {
     arguments.pack[i] = pack[i];
     bits |= bits_of(pack[i].padded) | bits_of(pack[i].packed);
-    widths |= pack[i].width;
+    widths |= pack[i].width | pack[i].padded_width;
   }
   return with_dtype(dtype, [&](auto t) {
     using T = decltype(t);
@@ -211,8 +218,8 @@ cudaError_t launch_packed_previous_states(const PackedRows& rows, const PackedSt
   return with_dtype(dtype, [&](auto t) {
     using T = decltype(t);
     return lies_in_fours(bits, previous.hidden, sizeof(T))
-               ? launch_warps(previous_kernel<T, kMostUnits>, arguments, warps, stream)
-               : launch_warps(previous_kernel<T, 1>, arguments, warps, stream);
+               ? launch_warps(previous_kernel<T, kMostUnits>, arguments, warps, stream, previous.overlaps)
+               : launch_warps(previous_kernel<T, 1>, arguments, warps, stream, previous.overlaps);
   });
 }
 

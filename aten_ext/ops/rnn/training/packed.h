@@ -29,11 +29,12 @@ cudaError_t launch_unpack(const PackedRows& rows, const PackedSteps& of,
                           const UnpackRows (&unpack)[kMostUnpacked], int count, int64_t hidden,
                           int directions, Dtype dtype, cudaStream_t stream);
 
-// [steps, batch, width] of a direction to packed rows [rows, width].
+// [steps, batch, width] of a direction, or as many columns of what is wider, to packed rows [rows, width].
 struct PackRows {
   const void* padded;
   void* packed;
   int64_t width;
+  int64_t padded_width;
   int direction;
 };
 // Several at once: of two directions gradients of gates, of a GRU two kinds.
@@ -50,6 +51,7 @@ struct PackedPreviousStates {
   bool padded;
   int64_t hidden;
   int directions;
+  bool overlaps;  // with the launch before it, which writes nothing of these
 };
 cudaError_t launch_packed_previous_states(const PackedRows& rows, const PackedSteps& of,
                                           const PackedPreviousStates& previous, Dtype dtype,

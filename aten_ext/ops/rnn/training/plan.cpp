@@ -121,6 +121,7 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
   plan.problem = problem;
   plan.wanted = wanted;
   const Sequence& sequence = problem.sequence;
+  plan.overlaps = gpu.may_overlap();
   plan.few_rows = is_few_rows(problem);
   plan.tf32_results = problem.dtype == Dtype::Float && problem.tf32_allowed && sequence.batch > 1;
   plan.weights_apart = are_weights_apart(plan, gpu);

@@ -28,6 +28,7 @@ struct RnnBackwardPlan {
   bool few_rows;                  // products by kernels of our own, fp32 multiply-adds
   bool one_launch;                // the sequential part of a chunk; otherwise a product and a launch a step
   bool saved;                     // the forward saved the coefficients, of all steps
+  bool overlaps;                  // what does not depend on the sequential part may run beside it
   RecurrenceBackward recurrence;  // for one_launch
   int64_t chunk;                  // steps whose coefficients exist at once: all, or a part of many
   int64_t part;                   // steps of a chunk whose gates' products exist at once

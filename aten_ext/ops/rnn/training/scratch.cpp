@@ -114,8 +114,8 @@ void Scratch::carve_packed(const RnnBackwardPlan& plan, const LayerBackward& lay
   const bool recomputes = !plan.saved && (sizes.is_gru || sizes.is_lstm);
   for (int d = 0; d < sizes.directions; ++d) {
     packed_previous[d] = has_weights ? take(row * sizes.hidden) : nullptr;
-    packed_d_hidden[d] = has_weights || !sizes.is_gru ? take(row * sizes.gates) : nullptr;
-    packed_d_input[d] = sizes.is_gru ? take(row * sizes.gates) : packed_d_hidden[d];
+    packed_d_input[d] = take(row * sizes.gates);
+    packed_d_hidden[d] = has_weights && sizes.is_gru ? take(row * sizes.hidden) : nullptr;
     padded_x[d] = recomputes ? take(padded * layer.features) : nullptr;
   }
   const bool reads_y = !plan.saved && !recomputes;  // an RNN

@@ -74,12 +74,12 @@ struct Scratch {
   void* padded_y = nullptr;   // [steps, batch, directions * H]
   void* padded_dy = nullptr;  // the same; it has the gradient of hy in it, at each row's own last step
   void* packed_previous[2] = {};
-  void* packed_d_hidden[2] = {};
   void* packed_d_input[2] = {};
-  float* dh = nullptr;          // [directions, batch, H]: what is carried step by step, and the result
-  float* dc = nullptr;          // LSTM: the same
-  float* boundaries = nullptr;  // LSTM: [pieces - 1, directions, batch, H], cell states behind pieces
-  float* passed_dh[2] = {};     // [directions, batch, H] from piece to piece, the one and the other in turns
+  void* packed_d_hidden[2] = {};  // [rows, H]: a GRU's n alone, whose r and z are those of the input's
+  float* dh = nullptr;            // [directions, batch, H]: what is carried step by step, and the result
+  float* dc = nullptr;            // LSTM: the same
+  float* boundaries = nullptr;    // LSTM: [pieces - 1, directions, batch, H], cell states behind pieces
+  float* passed_dh[2] = {};  // [directions, batch, H] from piece to piece, the one and the other in turns
   float* passed_dc[2] = {};
   uint64_t* words = nullptr;    // of the plan's one launch
   float* partial = nullptr;     // of column sums

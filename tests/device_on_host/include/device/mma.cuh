@@ -72,6 +72,20 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32
   mma_on_host::multiply<1>(d, mine);
 }
 
+inline uint32_t transpose_8x8(uint32_t pair) {
+  device_on_host::require_code(75);
+  const char (*slots)[device_on_host::kSlotBytes] = device_on_host::exchange(0xffffffff, &pair, sizeof(pair));
+  const unsigned g = device_on_host::current->lane / 4;
+  const unsigned t = device_on_host::current->lane % 4;
+  uint32_t transposed = 0;
+  for (unsigned i = 0; i < 2; ++i) {
+    uint32_t row = 0;
+    memcpy(&row, slots[(2 * t + i) * 4 + g / 2], sizeof(row));
+    transposed |= (row >> 16 * (g % 2) & 0xffff) << 16 * i;
+  }
+  return transposed;
+}
+
 inline uint32_t round_to_tf32(float x) {
   const uint32_t bits = __float_as_uint(x);
   return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;

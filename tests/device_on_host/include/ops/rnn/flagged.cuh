@@ -32,6 +32,25 @@ inline WordPair load_word_pair(const uint64_t* from) {
   return {__atomic_load_n(from, __ATOMIC_RELAXED), __atomic_load_n(from + 1, __ATOMIC_RELAXED)};
 }
 
+struct FourWords {
+  uint32_t value[4];
+};
+
+inline void store_word(uint32_t* to, uint32_t word) {
+  __atomic_store_n(to, word, __ATOMIC_RELAXED);
+}
+inline FourWords load_four_words(const uint64_t* from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    device_on_host::fail("a load of 128 bits from an address that is no multiple of 16");
+  }
+  device_on_host::yield();
+  FourWords words;
+  for (int i = 0; i < 4; ++i) {
+    words.value[i] = __atomic_load_n(reinterpret_cast<const uint32_t*>(from) + i, __ATOMIC_RELAXED);
+  }
+  return words;
+}
+
 struct TaggedTriple {
   uint32_t value[3];
   uint32_t tag;
