@@ -9,6 +9,7 @@ from __future__ import annotations
 _RULE = "aten_ext/ops/cat/inputs.h"
 _CPU = "aten_ext/ops/cat/cpu.cpp"
 _WORDS = "aten_ext/ops/cat/words.cu"
+_WORD_KERNELS = "aten_ext/ops/cat/words_kernels.cuh"
 _PARITY = "tests/ops/cat/test_parity.py"
 _OUT = "tests/ops/cat/test_out.py"
 _ON_HOST = "tests/ops/cat/test_on_host.py"
@@ -87,28 +88,28 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "cat: a pack is taken from one run",
-        _WORDS,
+        _WORD_KERNELS,
         "const bool in_one = count == 1 || at + count <= args.begin[run + 1];",
         "const bool in_one = true;",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
         "cat: a column of packs is taken from one run",
-        _WORDS,
+        _WORD_KERNELS,
         "  bool in_one = count == 1 || at + count <= args.begin[run + 1];",
         "  bool in_one = true;",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
         "cat: a column is its first row again and again",
-        _WORDS,
+        _WORD_KERNELS,
         "min(i, last) * stride",
         "0 * stride",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
         "cat: packs are loaded as if in step",
-        _WORDS,
+        _WORD_KERNELS,
         "shift_bytes(low[i], high[i], phase[i]);",
         "low[i];",
         (f"{_ON_HOST}::test_runs_of_words",),
@@ -272,5 +273,12 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "return sequence.copy(params.out, whole.data,",
         "if (params.element_size == 0) return sequence.copy(params.out, whole.data,",
         (f"{_LAYOUTS}::test_one_array_is_copied_as_memory",),
+    ),
+    (
+        "cat: what is not converted is moved as what is beside it",
+        "aten_ext/ops/cat/cuda.cpp",
+        "as_they_are <= kGatheredInCompany * target.plan.gpu.multiprocessors",
+        "as_they_are >= 0",
+        (f"{_LAYOUTS}::test_what_is_converted_has_little_beside_it",),
     ),
 )

@@ -112,4 +112,18 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "",
         (f"{_PLANS}::test_what_an_h200_takes",),
     ),
+    (
+        "rnn backward: pairs of columns change places with those of other rows, in a cluster",
+        f"{_FOLDER}/cluster_mma.cuh",
+        "lane / 8 * 8 + lane / 4 % 2",
+        "lane / 4",
+        (f"{_KERNELS}::test_every_kernel",),
+    ),
+    (
+        "rnn backward: pairs of columns change places with those of other rows, over the whole GPU",
+        f"{_FOLDER}/grid_mma.cuh",
+        "lane / 8 * 4 + lane / 4 % 2",
+        "lane / 4",
+        (f"{_KERNELS}::test_every_kernel",),
+    ),
 )

@@ -159,24 +159,28 @@ cudaError_t launch_runs(Target& target, const std::vector<CatRun>& runs, int64_t
   return converts ? cuda::launch_cat_convert(p, target.sequence) : cuda::launch_cat_runs(p, target.sequence);
 }
 
-// Inputs of any strides, by one kernel.
+// Inputs of any strides by one kernel: all of them, or those that are converted, or those that are not.
+enum class Gathers : uint8_t { All, Converted, AsTheyAre };
+
 cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gathered& g,
-                          const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
+                          const std::vector<CatLaidOut>& inputs, const CatShares& shares, Gathers which) {
   const CatInputs& found = target.plan.inputs;
   // Not a vector: setting its elements to zero takes as long as finding out what is in them.
   const std::unique_ptr<CatGatherInput[]> gathered(new CatGatherInput[inputs.size()]);
   CatGatherParams p{};
   p.dtype = to_dtype(found.dtype);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (shares.ways[i] == CatWay::Gather) {
-      const CatRun& run = g.runs[i];
+    const CatRun& run = g.runs[i];
+    const bool converted = run.dtype != p.dtype;
+    if (shares.ways[i] == CatWay::Gather &&
+        (which == Gathers::All || converted == (which == Gathers::Converted))) {
       CatGatherInput& one = gathered[p.count++];
       one.data = run.data;
       one.begin = run.begin * geometry.step;
       one.segment = run.size * geometry.step;
       one.dims = merge_input(geometry, inputs[i].strides, run.size, one.sizes, one.strides);
       one.dtype = run.dtype;
-      p.converts = p.converts || run.dtype != p.dtype;
+      p.converts = p.converts || converted;
     }
   }
   p.inputs = gathered.get();
@@ -186,6 +190,24 @@ cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gat
   p.element_size = static_cast<int>(c10::elementSize(found.dtype));
   p.gpu = target.plan.gpu;
   return p.count == 0 ? cudaSuccess : cuda::launch_cat_gather(p, target.sequence);
+}
+
+// What is converted is moved element by element, and so would be what is beside it. Much of that has a launch
+// of its own.
+cudaError_t launch_gathers(Target& target, const CatGeometry& geometry, const Gathered& g,
+                           const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
+  int64_t as_they_are = 0;  // elements
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (shares.ways[i] == CatWay::Gather && g.runs[i].dtype == to_dtype(target.plan.inputs.dtype)) {
+      as_they_are += inputs[i].size_at_dim * geometry.rows * geometry.step;
+    }
+  }
+  if (target.plan.inputs.one_dtype || as_they_are <= kGatheredInCompany * target.plan.gpu.multiprocessors) {
+    return launch_gather(target, geometry, g, inputs, shares, Gathers::All);
+  }
+  const cudaError_t error = launch_gather(target, geometry, g, inputs, shares, Gathers::AsTheyAre);
+  return error != cudaSuccess ? error
+                              : launch_gather(target, geometry, g, inputs, shares, Gathers::Converted);
 }
 
 // Transposes: one launch for each way of going through memory. Mostly there is one.
@@ -275,7 +297,7 @@ cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor&
   if (std::count(shares.ways.begin(), shares.ways.end(), CatWay::Runs) > 0) {
     error = launch_shared_runs(target, geometry, g, inputs, shares);
   }
-  error = error != cudaSuccess ? error : launch_gather(target, geometry, g, inputs, shares);
+  error = error != cudaSuccess ? error : launch_gathers(target, geometry, g, inputs, shares);
   return error != cudaSuccess ? error : launch_transposes(target, g, shares);
 }
 

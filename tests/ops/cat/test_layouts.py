@@ -374,3 +374,12 @@ def test_one_long_input_among_short_ones() -> None:
     assert launches_of([t.transpose(0, 1) for t in tensors], 0) == ["gather"]
     packed = [_narrowed((2, n), torch.uint8, n) for n in (3, 9000, 5, 70, 700, 64)]
     assert launches_of([t[None].expand(3, -1, -1).transpose(0, 1) for t in packed], 2) == ["gather"]
+
+
+@pytest.mark.parametrize(("steps", "launches"), [(60, ["gather", "gather"]), (40, ["gather"])])
+def test_what_is_converted_has_little_beside_it(steps: int, launches: list[str]) -> None:
+    """Which is moved by packs, where it is more than 8,192 elements a multiprocessor."""
+    one = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
+    as_it_is = _plain((9, steps, 20), torch.float32, 0)[..., 1:18]
+    converted = _plain((9, 3, 20), torch.bool, 1)[..., 2:19]
+    assert launches_of([converted, as_it_is], 1, one) == launches
