@@ -194,13 +194,6 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_KERNELS}::test_words_without_a_number",),
     ),
     (
-        "lstm: nobody sends for the block that the last one shares vectors with",
-        f"{_DEVICE}/grid_mma.cuh",
-        "place.rank % 2 == 0 && place.rank + 1 == a.blocks",
-        "false",
-        (f"{_KERNELS}::test_words_without_a_number",),
-    ),
-    (
         "rnn: weights are packed to where the first of them is",
         f"{_DEVICE}/pack_weights.cu",
         "      next += part.bytes;\n",

@@ -260,7 +260,7 @@ def test_nan_stays_in_its_row(ops: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mode", [LSTM, TANH])
 def test_words_without_a_number(ops: Any, mode: int, dtype: torch.dtype) -> None:
-    """Over the whole GPU, in several turns of the two buffers: states at both ends of their range, and NaN."""
+    """Over the whole GPU, in several turns of both buffers: states at both ends of their range, and NaN."""
     hidden, rows, steps = 40, 3, 11
     gates = torch.randn(1, steps, rows, GATES[mode], hidden)
     gates[0, :, :, :, :16] *= 40
