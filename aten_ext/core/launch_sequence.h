@@ -33,6 +33,14 @@ struct LaunchShape {
   int cluster = 1;  // blocks of a cluster
 };
 
+// Of a launch that may start before the one before it has ended.
+inline cudaLaunchAttribute overlap_attribute() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
 // Queues a kernel. `overlap`: it may start before the launch before it has ended.
 template <typename Args>
 cudaError_t launch_kernel(void (*kernel)(Args), const LaunchShape& shape, bool overlap, const Args& args,
@@ -40,9 +48,7 @@ cudaError_t launch_kernel(void (*kernel)(Args), const LaunchShape& shape, bool o
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (overlap) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count].val.programmaticStreamSerializationAllowed = 1;
-    ++count;
+    attributes[count++] = overlap_attribute();
   }
   if (shape.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "core/launch_sequence.h"
 #include "core/math.h"
 #include "device/sync.cuh"
 
@@ -86,9 +87,7 @@ cudaError_t launch_pack_weights(const std::vector<WeightPart>& parts, void* to, 
              static_cast<unsigned>(count));
     config.blockDim = dim3(kThreads);
     config.stream = stream;
-    cudaLaunchAttribute overlap{};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute overlap = overlap_attribute();
     config.attrs = &overlap;
     config.numAttrs = overlaps ? 1 : 0;
     if (const cudaError_t error = cudaLaunchKernelEx(&config, pack_weights_kernel, arguments);

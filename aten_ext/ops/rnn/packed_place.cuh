@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/launch_sequence.h"
 #include "core/math.h"
 #include "ops/rnn/packed_sequence.h"
 
@@ -67,9 +68,7 @@ cudaError_t launch_warps(void (*kernel)(Arguments), const Arguments& arguments, 
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(warps, int64_t{kPackedWarps})));
   config.blockDim = dim3(kPackedThreads);
   config.stream = stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute overlap = overlap_attribute();
   config.attrs = &overlap;
   config.numAttrs = overlaps ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments);

@@ -1,6 +1,7 @@
 // Copies around a backward, as fast as memory.
 #include "ops/rnn/training/copies.h"
 
+#include "core/launch_sequence.h"
 #include "core/math.h"
 #include "device/division.cuh"
 #include "device/sync.cuh"
@@ -50,9 +51,7 @@ cudaError_t launch_count(const PreviousStates& p, cudaStream_t stream) {
                         static_cast<unsigned>(p.directions));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute overlap = overlap_attribute();
   config.attrs = &overlap;
   config.numAttrs = p.overlaps ? 1 : 0;
   return cudaLaunchKernelEx(&config, previous_states_kernel<T, kCount>, args);
