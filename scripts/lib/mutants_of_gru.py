@@ -210,7 +210,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "lstm: more rows than the whole GPU takes stay upstream's",
         _PLAN,
-        "!grid(sizes, gpu, over_gpu) || over_gpu.rows > kMmaRows",
+        "!grid(sizes, gpu, over_gpu) || over_gpu.rows > kGridRows[0][static_cast<int>(Math::Mma)]",
         "!grid(sizes, gpu, over_gpu)",
         ("tests/ops/rnn/test_policy_on_host.py::test_policy_of_an_lstm",),
     ),

@@ -277,6 +277,7 @@ __global__ __launch_bounds__(kGridThreads,
                                place.first_unit + group_of_four, first_column, hidden);
 
   Finish finish(a, place, inputs, warp, lane);
+  // Of words without a number the second half of each buffer is not used.
   const GridExchange words(a, grid_mma_words(a.rows, kSteps));
   const int finishing = Finish::warps(place.rows);
 

@@ -168,7 +168,7 @@ bool grid(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
 bool is_better_than_grid(const Sizes& sizes, const Gpu& gpu, const Recurrence& in_cluster) {
   Recurrence over_gpu = in_cluster;
   const int64_t tiles = ceil_div(in_cluster.rows, kMmaTile);
-  if (!grid(sizes, gpu, over_gpu) || over_gpu.rows > kMmaRows) {
+  if (!grid(sizes, gpu, over_gpu) || over_gpu.rows > kGridRows[0][static_cast<int>(Math::Mma)]) {
     return true;
   }
   return tiles <= kClusterTiles && tiles < ceil_div(over_gpu.rows, kMmaTile);
