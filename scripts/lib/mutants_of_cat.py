@@ -228,7 +228,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: tiles are made of slivers",
         "aten_ext/ops/cat/geometry.h",
-        "of_tile(d) * of_tile(last) >= kMinTileElements",
+        "elements >= kMinTileElements",
         "true",
         (f"{_LAYOUTS}::test_transposes_of_a_few_elements_are_gathered",),
     ),
@@ -242,9 +242,23 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: runs always have a launch of their own",
         "aten_ext/ops/cat/shares.h",
-        "if (gathers && ",
-        "if (false && gathers && ",
-        (f"{_LAYOUTS}::test_two_layouts",),
+        "const bool apart = !gathers || ",
+        "const bool apart = true || !gathers || ",
+        (f"{_LAYOUTS}::test_few_runs_beside_others_are_gathered",),
+    ),
+    (
+        "cat: few runs go through a large result",
+        "aten_ext/ops/cat/shares.h",
+        " && kRunsOfAll[1] * runs >= kRunsOfAll[0] * elements",
+        "",
+        (f"{_LAYOUTS}::test_few_runs_beside_others_are_gathered",),
+    ),
+    (
+        "cat: pieces far apart are made in columns",
+        _WORDS,
+        "run.row_stride >= kPiecesApart * run.size",
+        "run.row_stride > kPiecesApart * run.size",
+        (f"{_LAYOUTS}::test_pieces_apart_are_gathered",),
     ),
     (
         "cat: rows that are apart follow each other",
@@ -263,8 +277,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: rows of tiny inputs follow each other in the result",
         "aten_ext/ops/cat/tiny.cu",
-        "[begin + row * args.row_size + ",
-        "[begin + row * size + ",
+        "[run.begin + row * args.row_size + ",
+        "[run.begin + row * run.size + ",
         (f"{_LAYOUTS}::test_many_tiny_inputs",),
     ),
     (

@@ -110,10 +110,17 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _DECLINES,
     ),
     (
+        "gru: clusters of eight alone",
+        _PLAN,
+        "of_four.rows < of_eight.rows && ",
+        "of_four.rows > of_eight.rows && ",
+        ("tests/ops/rnn/test_policy_on_host.py::test_policy",),
+    ),
+    (
         "gru: two tiles of rows where the GPU has clusters for one",
         _PLAN,
-        "if (!is_fma && r.rows > kMmaTile) {",
-        "if (false) {",
+        "} else if (r.rows > kMmaTile) {",
+        "} else if (false) {",
         (f"{_TEST}::test_policy_edges",),
     ),
     (

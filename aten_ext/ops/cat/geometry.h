@@ -134,10 +134,14 @@ constexpr int64_t kMinTileRun = 32;  // of the result
 constexpr int64_t kMinTileElements = 1024;
 // Fewer elements than this, in both dimensions together, stay in the L1 until all of them are read.
 constexpr int64_t kMinTransposed = 2048;
+// Elements one by one take longer the further apart neighbours in the result are in memory, as 18 bytes and
+// the distance. A tile, filled or not, takes as long as so many of these.
+constexpr int64_t kElementBytes = 18;
+constexpr int64_t kTileBytes = 88000;
 
 // A dimension, in a merged geometry, along which the memory of an input runs and which is long enough for
 // tiles; -1: none.
-inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input) {
+inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input, int64_t element_size) {
   const int last = static_cast<int>(geometry.sizes.size()) - 1;
   const auto size_of = [&](int d) {
     return static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d];
@@ -147,9 +151,12 @@ inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input
   if (input.strides[last] <= 1) {
     return -1;
   }
+  const int64_t apart = kElementBytes + input.strides[last] * element_size;
   for (int d = 0; d < last; ++d) {
+    const int64_t elements = of_tile(d) * of_tile(last);
     if (input.strides[d] == 1 && of_tile(d) >= kMinTile && of_tile(last) >= kMinTileRun &&
-        of_tile(d) * of_tile(last) >= kMinTileElements && size_of(d) * size_of(last) >= kMinTransposed) {
+        elements >= kMinTileElements && size_of(d) * size_of(last) >= kMinTransposed &&
+        elements * apart >= kTileBytes) {
       return d;
     }
   }

@@ -32,14 +32,19 @@ struct CatShares {
   std::vector<CatStridedInput> tiled;
 };
 
-// Up to here, in elements for each multiprocessor, transposes are gathered: alone, because two trips through
-// shared memory take as long, and in company, because another launch does.
-constexpr int64_t kGatheredTransposes = 1024;
+// Up to here, in elements for each multiprocessor, transposes are gathered: alone (of elements of up to 2
+// bytes, or larger ones), because two trips through shared memory take as long, and in company, because
+// another launch does.
+constexpr int64_t kGatheredTransposes[2] = {2048, 1024};
 constexpr int64_t kGatheredInCompany = 8192;
+// The kernels of runs go through the whole result, and pass by what others make: so runs are gathered too
+// where they are less than three of four elements.
+constexpr int64_t kRunsOfAll[2] = {3, 4};
 
 // Finds the inputs that tiles could take, and makes it so where that wins back their launch.
 inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
-                             const std::vector<CatLaidOut>& inputs, int multiprocessors) {
+                             const std::vector<CatLaidOut>& inputs, int64_t element_size,
+                             int multiprocessors) {
   std::vector<CatStridedInput> strided;
   strided.reserve(inputs.size());
   std::vector<CatStridedInput*> all;
@@ -56,7 +61,7 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   bool alone = true;  // nothing but transposes of one kind
   int first_tile_dim = -1;
   for (const CatStridedInput& input : strided) {
-    const int tile_dim = tile_dim_of(merged, input);
+    const int tile_dim = tile_dim_of(merged, input, element_size);
     if (tile_dim >= 0) {
       elements += inputs[input.position].size_at_dim * geometry.rows * geometry.step;
       if (shares.tiled.empty()) {
@@ -68,7 +73,7 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
     }
   }
   alone = alone && shares.tiled.size() == inputs.size();
-  if (elements <= (alone ? kGatheredTransposes : kGatheredInCompany) * multiprocessors) {
+  if (elements <= (alone ? kGatheredTransposes[element_size > 2] : kGatheredInCompany) * multiprocessors) {
     shares.tiled.clear();
     return;
   }
@@ -79,15 +84,17 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
 }
 
 inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs, bool converts,
-                           int multiprocessors) {
+                           int64_t element_size, int multiprocessors) {
   CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), std::nullopt, {}};
   int64_t elements = 0;
+  int64_t runs = 0;    // of them
   int64_t across = 0;  // of inputs whose memory does not run along the result's
   bool gathers = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const CatLaidOut& input = inputs[i];
     const int64_t numel = input.size_at_dim * geometry.rows * geometry.step;
     elements += numel;
+    runs += input.is_run ? numel : 0;
     if (!input.is_run) {
       shares.ways[i] = CatWay::Gather;
       gathers = true;
@@ -95,13 +102,14 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
     }
   }
   // Most calls are small or have no transpose, and the search would cost the host more than the GPU takes.
-  if (across > kGatheredTransposes * multiprocessors) {
-    share_with_tiles(shares, geometry, inputs, multiprocessors);
+  if (across > kGatheredTransposes[element_size > 2] * multiprocessors) {
+    share_with_tiles(shares, geometry, inputs, element_size, multiprocessors);
     gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
   }
-  // Runs keep their kernel where the call takes two launches anyway, and where many are to be converted: by
-  // vectors there, one by one here.
-  if (gathers && !(converts && elements > kGatheredInCompany * multiprocessors)) {
+  // Runs keep their kernel where they are much of the result and the call takes two launches anyway, or many
+  // are to be converted: by vectors there, one by one here.
+  const bool apart = !gathers || (converts && elements > kGatheredInCompany * multiprocessors);
+  if (!(apart && kRunsOfAll[1] * runs >= kRunsOfAll[0] * elements)) {
     std::replace(shares.ways.begin(), shares.ways.end(), CatWay::Runs, CatWay::Gather);
   }
   return shares;

@@ -25,18 +25,22 @@ constexpr int kMaxThreads = 128;
 // Most lists are to cost no more of a launch than they need.
 constexpr int kFewArgumentBytes = 1024;
 
-// Everything in words.
+// One input, in words. All that a block reads of it is in one line of constant memory.
+struct alignas(16) TinyRun {
+  const char* data;
+  uint32_t begin;  // in a row
+  uint32_t size;
+};
+
 template <int bytes>
 struct TinyArguments {
-  static constexpr int kCapacity =
-      (bytes - 64) / static_cast<int>(sizeof(void*) + sizeof(uint32_t)) / 16 * 16;
+  static constexpr int kCapacity = (bytes - 64) / static_cast<int>(sizeof(TinyRun)) / 4 * 4;
 
   char* out;
   uint32_t rows;
   uint32_t row_size;
   Divider<uint32_t> blocks;  // of an input
-  const char* data[kCapacity];
-  uint32_t begin[kCapacity + 1];  // of the run in a row; the last is the end of all
+  TinyRun runs[kCapacity];
 };
 
 // Grid: for each input, as many blocks as the largest has.
@@ -45,13 +49,12 @@ __global__ __launch_bounds__(kMaxThreads) void cat_tiny_kernel(const __grid_cons
   using Word = WordOf<word>;
   launch_dependents();
   const auto [input, block] = args.blocks(blockIdx.x);
-  const uint32_t begin = args.begin[input];
-  const uint32_t size = args.begin[input + 1] - begin;
+  const TinyRun& run = args.runs[input];
   const uint32_t i = block * blockDim.x + threadIdx.x;
-  if (i < args.rows * size) {
-    const Word x = reinterpret_cast<const Word*>(args.data[input])[i];
-    const uint32_t row = args.rows == 1 ? 0 : i / size;
-    reinterpret_cast<Word*>(args.out)[begin + row * args.row_size + (i - row * size)] = x;
+  if (i < args.rows * run.size) {
+    const Word x = reinterpret_cast<const Word*>(run.data)[i];
+    const uint32_t row = args.rows == 1 ? 0 : i / run.size;
+    reinterpret_cast<Word*>(args.out)[run.begin + row * args.row_size + (i - row * run.size)] = x;
   }
   wait_for_previous_launches();
 }
@@ -60,7 +63,7 @@ template <int word, int bytes>
 cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
   using Args = TinyArguments<bytes>;
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
-  static_assert(sizeof(Args) - sizeof(Args::begin) <= kIndexedArgumentBytes, "begins begin too late");
+  static_assert(sizeof(Args) - sizeof(Args::runs) <= kIndexedArgumentBytes, "runs begin too late");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   const auto words = [&p](int64_t elements) {
     return static_cast<uint32_t>(elements * p.element_size / word);
@@ -81,10 +84,8 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
     const CatRun* const runs = p.runs + from;
     const int64_t count = std::min<int64_t>(p.count - from, Args::kCapacity);
     for (int64_t i = 0; i < count; ++i) {
-      args.data[i] = static_cast<const char*>(runs[i].data);
-      args.begin[i] = words(runs[i].begin);
+      args.runs[i] = {static_cast<const char*>(runs[i].data), words(runs[i].begin), words(runs[i].size)};
     }
-    args.begin[count] = words(runs[count - 1].begin + runs[count - 1].size);
     if (const cudaError_t error = sequence.launch(cat_tiny_kernel<word, Args>, count * blocks, threads, args);
         error != cudaSuccess) {
       return error;

@@ -42,8 +42,13 @@ constexpr int64_t kPiecesPerSM = 4096;
 constexpr int64_t kTinyWordsPerSM = 512;
 // Of fewer rows than this, if they are an odd number, pairs would make too much of one twice.
 constexpr int64_t kRowsInPairs = 16;
+constexpr int64_t kRowsInFours = 24;
 // Of fewer rows than these packs of small words win back their shifts.
 constexpr int64_t kRowsInEights = 4;
+// Runs of up to so many bytes whose rows begin at least so many runs apart are gathered: the rows of a column
+// lie in as many sectors.
+constexpr int64_t kPiece = 8;
+constexpr int64_t kPiecesApart = 3;
 // Average runs, in bytes.
 constexpr int64_t kShortRun = 64;         // up to here more rows a thread, where rows are at least
 constexpr int64_t kLongRow = 2048;        // this long: or each line of an input is read in pieces
@@ -212,6 +217,11 @@ bool in_line(const CatRunsParams& p, int pack) {
   return p.count <= capacity(p) || (p.rows == 1 && in_packs(p, pack));
 }
 
+bool are_pieces_apart(const CatRunsParams& p, const CatRun& run) {
+  return p.rows > 1 && p.element_size < 8 && run.size * p.element_size <= kPiece &&
+         run.row_stride >= kPiecesApart * run.size;
+}
+
 // The bytes, 1 to 16, that all addresses, sizes and strides are multiples of; 0 if some are too large for
 // positions of 32 bits, or not for these kernels.
 int common_word(const CatRunsParams& p) {
@@ -219,7 +229,8 @@ int common_word(const CatRunsParams& p) {
   int64_t most = p.rows * p.row_size;
   for (int64_t i = 0; i < p.count; ++i) {
     const CatRun& run = p.runs[i];
-    if (run.data == nullptr || (p.count > EightRuns::kCapacity && p.rows > 1 && run.row_stride != run.size)) {
+    if (run.data == nullptr || are_pieces_apart(p, run) ||
+        (p.count > EightRuns::kCapacity && p.rows > 1 && run.row_stride != run.size)) {
       return 0;
     }
     const int64_t stride = p.rows > 1 ? run.row_stride : 0;
@@ -238,10 +249,13 @@ int64_t held_threads(const CatRunsParams& p) {
   return kWordsPerSM * p.gpu.multiprocessors;
 }
 
-// Whether threads that make a pack in each of two rows are more than that, and those of four rows are not.
+// Whether threads that make a pack in each of two rows are more than that, and those of four rows are not. Of
+// few rows those that fours make again would be too many.
 bool are_one_wave_of_fours(const CatRunsParams& p) {
-  const int64_t pairs = p.rows / 2 * (p.row_size * p.element_size / 16);
-  return p.rows % 4 == 0 && pairs > held_threads(p) && pairs <= 2 * held_threads(p);
+  const int64_t packs = p.row_size * p.element_size / 16;
+  return (p.rows % 4 == 0 || p.rows >= kRowsInFours) &&
+         ceil_div(p.rows, int64_t{2}) * packs > held_threads(p) &&
+         ceil_div(p.rows, int64_t{4}) * packs <= held_threads(p);
 }
 
 // Whether threads with a word of 1 or 2 bytes in each of eight rows are all held at once, and packs, which

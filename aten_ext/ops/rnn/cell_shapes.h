@@ -25,8 +25,9 @@ template <>
 struct CellShapes<GruSizes> {
   using ClusterFma = Shapes<ClusterFmaShape<1, 32, 1, 1, 4>, ClusterFmaShape<1, 32, 1, 1, 8>,
                             ClusterFmaShape<1, 128, 2, 1, 8>, ClusterFmaShape<1, 192, 4, 2, 6>,
-                            ClusterFmaShape<1, 256, 4, 2, 8>, ClusterFmaShape<8, 256, 16, 2, 4>,
-                            ClusterFmaShape<16, 256, 16, 2, 6>, ClusterFmaShape<16, 256, 16, 2, 8>>;
+                            ClusterFmaShape<1, 256, 4, 2, 8>, ClusterFmaShape<4, 256, 8, 2, 8>,
+                            ClusterFmaShape<8, 256, 16, 2, 4>, ClusterFmaShape<16, 256, 16, 2, 6>,
+                            ClusterFmaShape<16, 256, 16, 2, 8>>;
   using ClusterMma = Shapes<ClusterMmaShape<2, 1, 128, 1, 2, 1>, ClusterMmaShape<2, 1, 256, 1, 4, 1>,
                             ClusterMmaShape<2, 4, 256, 2, 4, 1>, ClusterMmaShape<2, 8, 256, 4, 2, 1>,
                             ClusterMmaShape<2, 8, 256, 2, 8, 1>, ClusterMmaShape<2, 16, 256, 4, 4, 1>,
@@ -72,7 +73,8 @@ struct CellShapes<RnnSizes> {
   using S = RnnSizes;
   using ClusterFma = Shapes<ClusterFmaShape<1, 32, 1, 1, 4, S>, ClusterFmaShape<1, 32, 1, 1, 8, S>,
                             ClusterFmaShape<1, 128, 2, 1, 8, S>, ClusterFmaShape<1, 256, 4, 2, 8, S>,
-                            ClusterFmaShape<8, 256, 16, 2, 4, S>, ClusterFmaShape<16, 256, 16, 2, 8, S>>;
+                            ClusterFmaShape<4, 256, 8, 2, 8, S>, ClusterFmaShape<8, 256, 16, 2, 4, S>,
+                            ClusterFmaShape<16, 256, 16, 2, 8, S>>;
   using ClusterMma = Shapes<ClusterMmaShape<2, 1, 128, 1, 2, 1, S>, ClusterMmaShape<2, 1, 256, 1, 4, 1, S>,
                             ClusterMmaShape<2, 4, 256, 2, 4, 1, S>, ClusterMmaShape<2, 8, 256, 4, 2, 1, S>,
                             ClusterMmaShape<2, 8, 256, 2, 8, 1, S>, ClusterMmaShape<2, 16, 256, 4, 4, 1, S>,

@@ -42,8 +42,8 @@ struct KeptOnChip {
 constexpr KeptOnChip kLstmFp32[] = {{56, 0, 0}, {64, 32, 8}, {84, 0, 0}, {96, 32, 0}, {112, 128, 0}};
 constexpr KeptOnChip kLstmFp16[] = {{28, 0, 0}, {32, 64, 64}, {56, 0, 0},   {64, 32, 8},
                                     {84, 0, 0}, {96, 32, 0},  {112, 128, 0}};
-constexpr KeptOnChip kRnnFp32[] = {{92, 0, 0},  {112, 32, 0}, {128, 32, 32},
-                                   {144, 0, 0}, {176, 8, 0},  {192, 16, 16}};
+constexpr KeptOnChip kRnnFp32[] = {{92, 0, 0},    {112, 32, 0},  {128, 32, 32}, {144, 0, 0},
+                                   {176, 16, 16}, {192, 32, 32}, {218, 48, 48}, {226, 84, 84}};
 constexpr KeptOnChip kRnnFp16[] = {{28, 0, 0},   {32, 64, 64},  {56, 0, 0},  {64, 64, 8}, {92, 0, 0},
                                    {112, 64, 0}, {128, 64, 32}, {144, 8, 0}, {176, 8, 0}, {192, 16, 16}};
 // fp16 where rows and hidden size are multiples of eight: cuDNN takes other kernels, which are slower.
@@ -69,8 +69,6 @@ constexpr LayersInRanges kKeptOnChip[] = {
 // In inference a short sequence of a small GRU takes cuDNN 10 us, its GEMM included, ours 11 to 14.
 constexpr LayersInRanges kKeptInInference[] = {
     {kGru, kFp32, kOne, kAny, {2, 32}, {14, 36}, at_least(9)},
-    // Many rows of an RNN: 24 steps of 63 rows of H = 200 36 us, ours 41.
-    {kRnn, kFp32, kOne, kAny, {5, 64}, {193, 216}, at_least(56)},
 };
 
 // Up to four steps: one launch of cuDNN's takes 6 to 8 us. Of two directions upstream takes twice as long,

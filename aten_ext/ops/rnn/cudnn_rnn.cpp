@@ -69,6 +69,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
 
 #include "core/launch.h"
 #include "ops/rnn/cell_step.h"
+#include "ops/rnn/cudnn_handle.h"
 #include "ops/rnn/flat_weights.h"
 #include "ops/rnn/in_time.h"
 #include "ops/rnn/layer_call.h"
@@ -227,6 +228,9 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>> run(
   const RnnProblem& problem = plan.problem;
   const Sequence& sequence = problem.sequence;
   const c10::cuda::CUDAGuard guard(a.input.device());
+  if (!problem.captured) {
+    make_cudnn_handle(a.input.device());
+  }
   const at::TensorOptions options = a.input.options();
   const bool lstm = has_cell_state(problem.cell);
   const int64_t state_sizes[] = {problem.layers * problem.directions, sequence.batch, problem.hidden};

@@ -28,6 +28,9 @@ constexpr int64_t kWarpHidden = 32;  // a block of one warp
 constexpr int64_t kWarpBlocks = 12;
 // Clusters. In 16 bits up to 5 pairs of mma a thread and four warps (640 columns) stay in registers.
 constexpr int64_t kClusterHidden = 256;  // of the smaller ones
+// There, in fp32, by cell (GRU, RNN): rows of a group up to which a cluster of four is faster than one of
+// eight with more. An LSTM's weights do not fit into four.
+constexpr int kRowsOfFour[2] = {1, 16};
 constexpr int64_t kClusterOf16Hidden = 512;
 constexpr int64_t kClusterOf16Hidden16Bits = 640;
 // In TF32 a cluster of 16 hands round more bytes than pay: the whole GPU is faster, unless a cluster's rows
@@ -58,12 +61,10 @@ constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of t
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
 // LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM, and where upstream may take TF32 for the
-// state, but ours may not because of the input's size; of an RNN in a cluster up to a hidden size from which
-// cuDNN's kernels are slow. And rows that a few steps in fp32 may have beyond a hidden size.
+// state, but ours may not because of the input's size. And rows that a few steps in fp32 may have beyond a
+// hidden size.
 constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
 constexpr int64_t kGridFmaRowsBesideTf32 = 12;
-constexpr int64_t kRnnClusterHidden = 256;
-constexpr int64_t kRnnClusterRows = 6;
 constexpr int64_t kFewStepsHidden = 384;
 constexpr int64_t kFewStepsRows = 64;
 
@@ -174,6 +175,16 @@ bool is_better_than_grid(const Sizes& sizes, const Gpu& gpu, const Recurrence& i
   return tiles <= kClusterTiles && tiles < ceil_div(over_gpu.rows, kMmaTile);
 }
 
+// Twice the groups in clusters of four, where they have fewer rows than `of_eight` and that pays.
+void take_cluster_of_four(const Sizes& sizes, const Gpu& gpu, Recurrence& of_eight) {
+  Recurrence of_four = of_eight;
+  const int most = kRowsOfFour[sizes.problem.cell != Cell::Gru];
+  if (!sizes.sixteen_bits && !is_tf32_recurrence(sizes) && cluster(sizes, gpu, 2, of_four) &&
+      of_four.rows < of_eight.rows && of_four.rows <= most) {
+    of_eight = of_four;
+  }
+}
+
 // Up to H = 512, 640 in 16 bits, where there are kernels for that.
 bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   const int64_t hidden = sizes.hidden;
@@ -185,8 +196,9 @@ bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
     if (!cluster(sizes, gpu, 3, r)) {
       return false;
     }
-    // Twice the groups, where that leaves one tile of rows and not two.
-    if (!is_fma && r.rows > kMmaTile) {
+    if (is_fma) {
+      take_cluster_of_four(sizes, gpu, r);
+    } else if (r.rows > kMmaTile) {  // one tile of rows and not two
       (void)cluster(sizes, gpu, 2, r);
     }
     return true;
@@ -226,10 +238,7 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
     const bool grid = r.exchange == Exchange::Grid;
     const bool beside_tf32 = sizes.problem.tf32_allowed && !sizes.tf32_allowed;
     const int64_t grid_rows = beside_tf32 ? kGridFmaRowsBesideTf32 : kOtherGridFmaRows[cell == Cell::Lstm];
-    const bool rnn_cluster = cell != Cell::Lstm && r.exchange == Exchange::Cluster;
-    most = std::min(most, grid                                               ? grid_rows
-                          : rnn_cluster && sizes.hidden <= kRnnClusterHidden ? kRnnClusterRows
-                                                                             : most);
+    most = grid ? std::min(most, grid_rows) : most;
   }
   if (r.exchange == Exchange::Grid && sizes.steps < kGridSteps[sizes.hidden > kGridFmaHidden]) {
     return "few steps of a large layer";

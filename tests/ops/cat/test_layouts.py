@@ -255,12 +255,12 @@ def test_one_array_is_copied_as_memory(dtype: torch.dtype, offset: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("count", [8, 9, 80, 81, 336, 337, 1000, 2736])
+@pytest.mark.parametrize("count", [8, 9, 60, 61, 252, 253, 1000, 2056])
 def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
     """A thread for each word, in one launch; few inputs are made by words."""
     most = 128 // dtype.itemsize
     tiny = "words" if count == 8 else "tiny"
-    launches = 1 if count < 2720 else 2
+    launches = 1 if count <= 2040 else 2
     assert launches_of([_flat(most, dtype, i) for i in range(count)], 0) == [tiny] * launches
     assert launches_of([_flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [tiny] * launches
     assert launches_of([_flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [tiny] * launches
@@ -322,12 +322,32 @@ def test_transposes_of_a_few_elements_are_gathered() -> None:
     assert launches_of(_transposes(1, 64, 33), 1, two) == ["transpose"]
     assert launches_of(_transposes(2, 64, 64) + plain, 1, FEW_MULTIPROCESSORS) == ["gather"]
     company = [*_transposes(1, 64, 65), *_transposes(1, 64, 64), *plain]
-    assert sorted(launches_of(company, 1, FEW_MULTIPROCESSORS)) == ["runs", "transpose"]
+    assert launches_of(company, 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
+    long = [*company, _plain((64, 387), torch.float32, 8)]
+    assert sorted(launches_of(long, 1, FEW_MULTIPROCESSORS)) == ["runs", "transpose"]
     strided = _strided((64, 8), torch.float32, 5)
     assert launches_of([*company, strided], 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
     for m, n in ((8, 127), (127, 8), (15, 64), (63, 32), (7, 600)):
         assert launches_of(_transposes(3, m, n), 1, FEW_MULTIPROCESSORS) == ["gather"]
         assert launches_of(_transposes(3, m, n), 0, FEW_MULTIPROCESSORS) == ["gather"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.uint8, 29), (torch.bfloat16, 22), (torch.float32, 16), (torch.int64, 15)]
+)
+def test_narrow_transposes_are_gathered(dtype: torch.dtype, most: int) -> None:
+    """Where neighbours in the result are near in memory, and a tile is mostly empty; else there are tiles."""
+    for narrow, kernel in ((most, "gather"), (most + 1, "transpose")):
+        tensors = [_permuted((narrow, 1100 // most * 64), dtype, i) for i in range(2)]
+        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == [kernel]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.uint8, 64), (torch.int16, 64), (torch.float32, 32)])
+def test_small_transposes_by_the_size_of_elements(dtype: torch.dtype, most: int) -> None:
+    """2,048 elements a multiprocessor of up to two bytes, 1,024 of larger ones."""
+    for n, kernel in ((most, "gather"), (most + 1, "transpose")):
+        two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
+        assert launches_of([_permuted((64, n), dtype, 1)], 1, two) == [kernel]
 
 
 def test_transposes_of_two_kinds() -> None:
@@ -383,3 +403,38 @@ def test_what_is_converted_has_little_beside_it(steps: int, launches: list[str])
     as_it_is = _plain((9, steps, 20), torch.float32, 0)[..., 1:18]
     converted = _plain((9, 3, 20), torch.bool, 1)[..., 2:19]
     assert launches_of([converted, as_it_is], 1, one) == launches
+
+
+def test_few_runs_beside_others_are_gathered() -> None:
+    """Those of less than three quarters of a large result, whose kernel would go through all of it."""
+
+    def launched(columns: int, strided: int, dtype: torch.dtype) -> list[str]:
+        others = [_strided((64, strided), torch.float32, 2)]
+        return launches_of([_plain((64, columns), dtype, 0), *others], 1, FEW_MULTIPROCESSORS)
+
+    assert launched(135, 45, torch.bfloat16) == ["convert", "gather"]
+    assert launched(134, 45, torch.bfloat16) == ["gather"]
+    assert launched(8, 172, torch.bool) == ["gather", "gather"]
+    assert launched(135, 45, torch.float32) == ["gather"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [2, 8])
+def test_pieces_apart_are_gathered(dtype: torch.dtype, count: int) -> None:
+    """Runs of up to 8 bytes, three of them apart; but not elements of 8 bytes."""
+    size = dtype.itemsize
+    for run in (1, max(1, 8 // size), 8 // size + 1):
+        for apart in (2 * run, 3 * run - 1, 3 * run, 7 * run):
+            tensors = [_flat(50 * apart, dtype, i).view(50, apart)[:, :run] for i in range(count)]
+            far = size < 8 and run * size <= 8 and apart >= 3 * run
+            assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["gather" if far else "words"]
+
+
+@pytest.mark.parametrize("rows", [2, 4, 6, 22, 23, 24, 25, 27, 30])
+@pytest.mark.parametrize("multiprocessors", [1, 2])
+def test_rows_of_16_bytes_in_fours(rows: int, multiprocessors: int) -> None:
+    """Those of the last four that do not exist are the last one again."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
+    for packs in (2048 * multiprocessors * 3 // rows, 2048 * multiprocessors * 4 // rows, 5):
+        tensors = [_plain((rows, 4 * n), torch.float32, n) for n in (packs - 2, 2)]
+        assert launches_of(tensors, 1, gpu) == ["words"]

@@ -22,6 +22,7 @@ ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
 
 
 TRAINING = [
+    "ops/rnn/cudnn_handle.cpp",
     "ops/rnn/training/cudnn_rnn_backward.cpp",
     "ops/rnn/training/layer.cpp",
     "ops/rnn/training/layer_coefficients.cpp",

@@ -26,6 +26,9 @@ constexpr int64_t kGridFmaHidden = kGridFmaColumns;
 // block, up to so many rows of a group.
 constexpr int64_t kSmallBlockHidden = 64;
 constexpr int kClusterOf4Rows = 3;
+// Beyond, up to kClusterHidden: rows of a group up to which a cluster of 4 is faster than one of 8 with more
+// (GRU, RNN).
+constexpr int kRowsOfFour[2] = {1, 16};
 
 // Rows of a group up to which a step takes less than upstream's: in a block or cluster, over the whole GPU.
 // There, in 16 bits, steps grow with the gates too: rows times gates.
@@ -141,6 +144,14 @@ bool place(const RecurrenceBackwardSizes& sizes, Cell cell, Dtype dtype, const G
   if (math == Math::Fma && several_gates && hidden > kSmallBlockHidden && hidden <= kBlockHidden &&
       takes(Exchange::Cluster, 4) && plan.rows <= kClusterOf4Rows) {
     return true;
+  }
+  if (math == Math::Fma && hidden > kBlockHidden && hidden <= kClusterHidden && takes(Exchange::Cluster, 4) &&
+      plan.rows <= kRowsOfFour[cell != Cell::Gru]) {
+    const RecurrenceBackward of_four = plan;
+    if (!takes(Exchange::Cluster, 8) || of_four.rows < plan.rows) {
+      plan = of_four;
+      return true;
+    }
   }
   const int64_t units = math == Math::Fma ? kBackwardGridFmaUnits : kGridMmaUnits;
   return (hidden <= kBlockHidden && takes(Exchange::Block, 1)) ||

@@ -151,12 +151,18 @@ struct BackwardGridMmaShape {
 
 // ---- the kernels there are ---------------------------------------------------------------------------
 
-// Blocks, threads, units of a block, parts of the warps with the same columns, lanes with the same.
+// Blocks, threads, units of a block, parts of the warps with the same columns, lanes with the same. With H up
+// to 256 a cluster of 4 has registers for the weights of three gates, not of an LSTM's four.
 template <class Sizes>
-using BackwardFmaShapes =
+using BackwardFmaShapes = std::conditional_t<
+    Sizes::kGates <= 3,
     Shapes<BackwardFmaShape<Sizes, 1, 128, 32, 4, 2>, BackwardFmaShape<Sizes, 1, 256, 64, 4, 4>,
            BackwardFmaShape<Sizes, 1, 256, 128, 2, 4>, BackwardFmaShape<Sizes, 4, 256, 32, 2, 2>,
-           BackwardFmaShape<Sizes, 8, 256, 32, 1, 4>, BackwardFmaShape<Sizes, 16, 256, 32, 1, 4>>;
+           BackwardFmaShape<Sizes, 4, 256, 64, 1, 4>, BackwardFmaShape<Sizes, 8, 256, 32, 1, 4>,
+           BackwardFmaShape<Sizes, 16, 256, 32, 1, 4>>,
+    Shapes<BackwardFmaShape<Sizes, 1, 128, 32, 4, 2>, BackwardFmaShape<Sizes, 1, 256, 64, 4, 4>,
+           BackwardFmaShape<Sizes, 1, 256, 128, 2, 4>, BackwardFmaShape<Sizes, 4, 256, 32, 2, 2>,
+           BackwardFmaShape<Sizes, 8, 256, 32, 1, 4>, BackwardFmaShape<Sizes, 16, 256, 32, 1, 4>>>;
 // Bytes of an operand, then as above.
 template <class Sizes>
 using BackwardMmaShapes =

@@ -10,13 +10,7 @@
 #include <type_traits>
 
 #include "core/math.h"
-
-namespace at::native {
-
-// Of this thread and the current device, set to the current stream (ATen/cudnn/Handle.h).
-[[gnu::weak]] cudnnContext* getCudnnHandle();
-
-}  // namespace at::native
+#include "ops/rnn/cudnn_handle.h"
 
 namespace aten_ext::cuda {
 namespace {

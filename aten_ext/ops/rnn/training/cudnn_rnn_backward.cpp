@@ -99,6 +99,7 @@ Choice<cuda::RnnBackwardPlan> cuda::choose(const args::_cudnn_rnn_backward& a) {
 
 #include "core/launch.h"
 #include "core/math.h"
+#include "ops/rnn/cudnn_handle.h"
 #include "ops/rnn/flat_weights.h"
 #include "ops/rnn/in_time.h"
 #include "ops/rnn/packed_metadata.h"
@@ -311,6 +312,9 @@ Ran<std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>>> run
     return std::tuple{at::Tensor(), at::Tensor(), at::Tensor(), std::vector<at::Tensor>(a.weight.size())};
   }
   const c10::cuda::CUDAGuard guard(a.input.device());
+  if (!problem.captured) {
+    make_cudnn_handle(a.input.device());
+  }
   const at::TensorOptions options = a.input.options();
   const Sequence& sequence = problem.sequence;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();

@@ -137,6 +137,21 @@ def test_any_order_of_threads(
             assert torch.equal(result.nan_to_num(), first.nan_to_num())
 
 
+@pytest.mark.parametrize("cell", [GRU, TANH], ids=["gru", "tanh"])
+@pytest.mark.parametrize("hidden", [129, 200, 256])
+def test_four_blocks_beyond_128(ops: Any, order: None, cell: int, hidden: int) -> None:
+    """Which have the registers for three gates: bits do not depend on the order of threads."""
+    case = new_case(cell, torch.float32, hidden=hidden, batch=7, steps=3, directions=2)
+    for rows in (1, 5):
+        got = check(ops, case, [FMA, CLUSTER, 4, rows])
+        with order_of_threads(0, 0):
+            for result, first in zip(got, run(ops, case, [FMA, CLUSTER, 4, rows]), strict=True):
+                assert torch.equal(result.nan_to_num(), first.nan_to_num())
+    lstm = new_case(LSTM, torch.float32, hidden=hidden, batch=1)
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        run(ops, lstm, [FMA, CLUSTER, 4, 1])
+
+
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), SMALL)
 def test_misaligned(ops: Any, math: int, exchange: int, blocks: int, hidden: int) -> None:
     """Parameters in one flat buffer begin anywhere, and so may dy."""

@@ -20,6 +20,7 @@ from ops.rnn.backward.on_host_cases import (
     GRU,
     LSTM,
     MMA,
+    TANH,
     TF32,
     check,
     load,
@@ -73,6 +74,9 @@ def test_what_is_chosen_would_launch(ops: Any, name: str) -> None:
         (torch.float32, False, 8, 128, 1, [FMA, CLUSTER, 4, 1]),
         (torch.float32, True, 264, 128, 1, [FMA, BLOCK, 1, 2]),
         (torch.float32, False, 8, 256, 1, [FMA, CLUSTER, 8, 1]),
+        (torch.float32, False, 15, 256, 1, [FMA, CLUSTER, 8, 1]),
+        (torch.float32, True, 30, 129, 1, [FMA, CLUSTER, 4, 1]),
+        (torch.float32, False, 31, 256, 1, [FMA, CLUSTER, 8, 3]),
         (torch.bfloat16, False, 8, 64, 2, [MMA, BLOCK, 1, 1]),
         (torch.bfloat16, False, 16, 256, 2, [MMA, CLUSTER, 8, 3]),
         (torch.bfloat16, False, 32, 512, 2, [MMA, CLUSTER, 16, 11]),
@@ -103,6 +107,19 @@ def test_what_an_h200_takes(
     with pretended(GPUS["sm_90"], ops.set_gpu):
         reason, numbers, _, _ = ops.plan(GRU, dtype, tf32, 50, batch, hidden, directions)
         assert (reason, numbers) == ("", wanted)
+
+
+def test_clusters_of_four(ops: Any) -> None:
+    """An RNN has them whenever they have fewer rows, an LSTM never."""
+    with pretended(GPUS["sm_90"], ops.set_gpu):
+        for cell, batch, wanted in (
+            (TANH, 15, [8, 1]),
+            (TANH, 16, [4, 1]),
+            (TANH, 480, [4, 16]),
+            (LSTM, 16, [8, 2]),
+        ):
+            assert ops.plan(cell, torch.float32, False, 50, batch, 256, 1)[1] == [FMA, CLUSTER, *wanted]
+        assert ops.plan(TANH, torch.float32, False, 50, 481, 256, 1)[0] == TOO_LARGE
 
 
 def test_declines(ops: Any) -> None:
