@@ -27,6 +27,7 @@ class Gpu:
     multiprocessor_shared_bytes: int
     clusters: tuple[int, int, int, int, int]  # of 1, 2, 4, 8 and 16 blocks, resident at once
     argument_bytes: int = 32764
+    l2_bytes: int = 50 << 20
 
     @property
     def facts(self) -> list[int]:
@@ -38,6 +39,7 @@ class Gpu:
             self.multiprocessor_shared_bytes,
             *self.clusters,
             self.argument_bytes,
+            self.l2_bytes,
         ]
 
 

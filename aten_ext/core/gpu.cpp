@@ -77,7 +77,7 @@ void pretend_gpu(c10::ArrayRef<int64_t> facts, const std::string& name) {
     pretended.reset();
     return;
   }
-  TORCH_CHECK_VALUE(facts.size() == 11, "[pretend_gpu] expected 11 numbers, got ", facts.size());
+  TORCH_CHECK_VALUE(facts.size() == 12, "[pretend_gpu] expected 12 numbers, got ", facts.size());
   const auto fact = [&](size_t i) { return static_cast<int>(facts[i]); };
   Gpu gpu = reference_gpu();
   gpu.capability = fact(0);
@@ -89,6 +89,7 @@ void pretend_gpu(c10::ArrayRef<int64_t> facts, const std::string& name) {
     gpu.clusters[i] = fact(5 + i);
   }
   gpu.argument_bytes = fact(10);
+  gpu.l2_bytes = facts[11];
   gpu.name = kept_name(name.c_str());
   pretended = gpu;
 }

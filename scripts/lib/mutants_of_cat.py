@@ -254,6 +254,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_LAYOUTS}::test_few_runs_beside_others_are_gathered",),
     ),
     (
+        "cat: inputs with fewer blocks end early",
+        _GATHER,
+        "static_cast<uint32_t>((before + share) >> 32) != block",
+        "true",
+        (f"{_LAYOUTS}::test_inputs_of_unequal_blocks_take_turns",),
+    ),
+    (
+        "cat: the last turn of an input is left out",
+        _GATHER,
+        "(whole + static_cast<uint64_t>(turns) - 1) / static_cast<uint64_t>(turns) - 1",
+        "whole / static_cast<uint64_t>(turns) - 1",
+        (f"{_LAYOUTS}::test_inputs_of_unequal_blocks_take_turns",),
+    ),
+    (
+        "cat: tiles write sectors in pieces",
+        "aten_ext/ops/cat/shares.h",
+        "if (in_pieces || elements",
+        "if (elements",
+        (f"{_LAYOUTS}::test_tiles_write_whole_sectors_of_large_results",),
+    ),
+    (
         "cat: pieces far apart are made in columns",
         _WORDS,
         "run.row_stride >= kPiecesApart * run.size",

@@ -231,7 +231,7 @@ cudaError_t launch_transposes(Target& target, const Gathered& g, const CatShares
     inputs.clear();
     p.converts = false;
     for (const CatStridedInput& input : shares.tiled) {
-      if (tile_dim_of(geometry, input, p.element_size) == tile_dim) {
+      if (input.tile_dim == tile_dim) {
         const CatRun& run = g.runs[input.position];
         CatStrided& one = inputs.emplace_back();
         one = {run.data, run.begin * geometry.step, input.size_at_dim, {}, run.dtype};
@@ -292,8 +292,8 @@ cudaError_t fill_by_strides(Target& target, const Gathered& g, const at::Tensor&
     input.is_run = geometry.is_run(input.strides, input.size_at_dim, input.row_stride);
   }
   const CatShares shares =
-      share_out(geometry, inputs, !found.one_dtype, static_cast<int64_t>(c10::elementSize(found.dtype)),
-                target.plan.gpu.multiprocessors);
+      share_out(geometry, inputs,
+                {!found.one_dtype, static_cast<int64_t>(c10::elementSize(found.dtype)), target.plan.gpu});
 
   cudaError_t error = cudaSuccess;
   if (std::count(shares.ways.begin(), shares.ways.end(), CatWay::Runs) > 0) {

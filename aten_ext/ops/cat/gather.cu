@@ -48,8 +48,9 @@ constexpr int64_t kPackedSegment = 64;
 constexpr int64_t kPackedRun = 16;
 constexpr int64_t kPackedRunOfWords = 64;
 
-// Inputs take turns where so many results as this one would not fit into the L2: 15 MB of an H200's.
-constexpr int64_t kLargeResults = 4;
+// Inputs take turns in a large result, where all would have at most so many times as many blocks if they had
+// as many as the one with the most.
+constexpr int64_t kMostTurns = 4;
 
 // Most calls are to cost no more of a launch than they need.
 constexpr int kFewArgumentBytes = 384;
@@ -62,10 +63,10 @@ template <typename T, bool converts, typename Args>
 __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>) void cat_gather_kernel(
     const __grid_constant__ Args args) {
   launch_dependents();
-  const auto [input, block] = find_input(args);
-  bool done = false;
+  const auto [input, block, exists] = find_input(args);
+  bool done = !exists;
   if constexpr (!converts && sizeof(T) < 8) {
-    if (args.shape_of(input).by_packs) {
+    if (exists && args.shape_of(input).by_packs) {
       make_pack<T>(args, input, block);
       done = true;
     }
@@ -201,14 +202,18 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
     blocks += more;
     most = std::max(most, more);
   }
-  // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
-  args.equal_blocks = most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
-  args.equal_shapes = record == 0;
   // Inputs that share rows of a large result write them at about the same time: sectors that hold elements of
   // two are whole before they leave the L2. In a small one inputs that are read across gain by having the GPU
   // to themselves.
-  args.in_turns = args.equal_blocks && p.rows > 1 &&
-                  kLargeResults * p.rows * p.row_size * p.element_size > p.gpu.l2_bytes;
+  constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+  args.in_turns = p.rows > 1 && most * args.count <= std::min(kMostTurns * blocks, kMostBlocks) &&
+                  p.gpu.is_large(p.rows * p.row_size * p.element_size);
+  // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
+  args.equal_blocks = args.in_turns || most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
+  args.equal_shapes = record == 0;
+  for (int i = 0; args.in_turns && i < args.count; ++i) {
+    args.first_block[i] = turn_share(ceil_div(described[from + i].threads, int64_t{threads}), most);
+  }
   args.blocks =
       Divider<uint32_t>(static_cast<uint32_t>(args.in_turns ? args.count : std::max<int64_t>(most, 1)));
   return args.equal_blocks ? most * args.count : blocks;

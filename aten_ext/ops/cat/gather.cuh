@@ -54,8 +54,8 @@ struct GatherArguments {
   Index row_size;
   Divider<uint32_t> blocks;  // of an input, if all have as many; or inputs, if those take turns
   int32_t count;
-  bool equal_blocks;
-  bool in_turns;  // the first block of each input, the second of each, and so on
+  bool equal_blocks;  // as far as the grid goes
+  bool in_turns;      // the first block of each input, the second of each, and so on
   bool equal_shapes;
   bool single;  // a thread moves one element
   Dtype dtype[inputs];
@@ -63,6 +63,7 @@ struct GatherArguments {
   Index begin[inputs];
   const void* data[inputs];
   alignas(8) unsigned char records[kRecordBytes];  // each a GatherShape and its GatherDims
+  // Its number; of inputs in turns what turn_share() says.
   uint32_t first_block[inputs];
 
   __device__ __forceinline__ const GatherShape<Index>& shape_of(uint32_t input) const {
@@ -73,16 +74,36 @@ struct GatherArguments {
 
 // ---- which input -------------------------------------------------------------------------------------
 
+// Of an input with `blocks` blocks, whose inputs take `turns` turns: blocks a turn as a fraction of 2^32,
+// less one.
+inline uint32_t turn_share(int64_t blocks, int64_t turns) {
+  const auto whole = static_cast<uint64_t>(blocks) << 32;
+  return static_cast<uint32_t>((whole + static_cast<uint64_t>(turns) - 1) / static_cast<uint64_t>(turns) - 1);
+}
+
+struct BlockOfInput {
+  uint32_t input;
+  uint32_t block;
+  bool exists;
+};
+
 // The block's: which of the blocks of which input. The same for all of its threads, so that what follows
 // from it is read once a warp.
 template <typename Args>
-__device__ __forceinline__ Quotient<uint32_t> find_input(const Args& args) {
+__device__ __forceinline__ BlockOfInput find_input(const Args& args) {
   if (args.equal_blocks) {
-    const Quotient<uint32_t> found = args.blocks(blockIdx.x);
-    return args.in_turns ? Quotient<uint32_t>{found.remainder, found.quotient} : found;
+    const auto [quotient, remainder] = args.blocks(blockIdx.x);
+    if (!args.in_turns) {
+      return {quotient, remainder, true};
+    }
+    // Inputs with fewer blocks sit out turns, evenly, so that all are as far.
+    const uint64_t share = uint64_t{args.first_block[remainder]} + 1;
+    const uint64_t before = quotient * share;
+    const auto block = static_cast<uint32_t>(before >> 32);
+    return {remainder, block, static_cast<uint32_t>((before + share) >> 32) != block};
   }
   const int input = find_last_begin(args.first_block, static_cast<uint32_t>(blockIdx.x), 0, args.count);
-  return {static_cast<uint32_t>(input), blockIdx.x - args.first_block[input]};
+  return {static_cast<uint32_t>(input), blockIdx.x - args.first_block[input], true};
 }
 
 // ---- elements ----------------------------------------------------------------------------------------

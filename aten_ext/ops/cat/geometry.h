@@ -82,6 +82,7 @@ struct CatStridedInput {
   c10::SmallVector<int64_t, 8> strides;  // in the order of the geometry; after merging, of what is left
   int64_t size_at_dim;
   size_t position;  // in the caller's list
+  int tile_dim = -1;
 };
 
 // Joins neighbouring dimensions that are one in the result and in every input. The dimension of cat joins

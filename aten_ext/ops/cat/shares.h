@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ops/cat/geometry.h"
+#include "ops/cat/gpu.h"
 
 namespace aten_ext {
 
@@ -37,14 +38,25 @@ struct CatShares {
 // another launch does.
 constexpr int64_t kGatheredTransposes[2] = {2048, 1024};
 constexpr int64_t kGatheredInCompany = 8192;
+// In a large result segments of less elements than this that are no multiples of a sector are gathered: the
+// inputs take turns there, so that sectors with elements of two are written once. Bytes alone gain more by
+// tiles.
+constexpr int64_t kShortSegment = 192;
+constexpr int64_t kSectorBytes = 32;
 // The kernels of runs go through the whole result, and pass by what others make: so runs are gathered too
 // where they are less than three of four elements.
 constexpr int64_t kRunsOfAll[2] = {3, 4};
 
+// What of a call and its GPU decides.
+struct CatSharing {
+  bool converts;
+  int64_t element_size;
+  const cuda::CatGpu& gpu;
+};
+
 // Finds the inputs that tiles could take, and makes it so where that wins back their launch.
 inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
-                             const std::vector<CatLaidOut>& inputs, int64_t element_size,
-                             int multiprocessors) {
+                             const std::vector<CatLaidOut>& inputs, int64_t numel, const CatSharing& by) {
   std::vector<CatStridedInput> strided;
   strided.reserve(inputs.size());
   std::vector<CatStridedInput*> all;
@@ -58,22 +70,25 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   CatGeometry merged = geometry;
   merge_dimensions(merged, all);
   int64_t elements = 0;
-  bool alone = true;  // nothing but transposes of one kind
-  int first_tile_dim = -1;
-  for (const CatStridedInput& input : strided) {
-    const int tile_dim = tile_dim_of(merged, input, element_size);
-    if (tile_dim >= 0) {
-      elements += inputs[input.position].size_at_dim * geometry.rows * geometry.step;
+  bool alone = true;       // nothing but transposes of one kind
+  bool in_pieces = false;  // sectors are written
+  for (CatStridedInput& input : strided) {
+    input.tile_dim = tile_dim_of(merged, input, by.element_size);
+    if (input.tile_dim >= 0) {
+      const int64_t segment = inputs[input.position].size_at_dim * geometry.step;
+      elements += segment * geometry.rows;
+      in_pieces = in_pieces || (segment < kShortSegment && segment * by.element_size % kSectorBytes != 0);
       if (shares.tiled.empty()) {
-        first_tile_dim = tile_dim;
         shares.tiled.reserve(strided.size());
       }
       shares.tiled.push_back(input);
-      alone = alone && tile_dim == first_tile_dim;
+      alone = alone && input.tile_dim == shares.tiled.front().tile_dim;
     }
   }
   alone = alone && shares.tiled.size() == inputs.size();
-  if (elements <= (alone ? kGatheredTransposes[element_size > 2] : kGatheredInCompany) * multiprocessors) {
+  in_pieces = in_pieces && by.gpu.is_large(numel * by.element_size) && !(alone && by.element_size == 1);
+  const int64_t most = alone ? kGatheredTransposes[by.element_size > 2] : kGatheredInCompany;
+  if (in_pieces || elements <= most * by.gpu.multiprocessors) {
     shares.tiled.clear();
     return;
   }
@@ -83,8 +98,8 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   }
 }
 
-inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs, bool converts,
-                           int64_t element_size, int multiprocessors) {
+inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs,
+                           const CatSharing& by) {
   CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), std::nullopt, {}};
   int64_t elements = 0;
   int64_t runs = 0;    // of them
@@ -102,13 +117,13 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
     }
   }
   // Most calls are small or have no transpose, and the search would cost the host more than the GPU takes.
-  if (across > kGatheredTransposes[element_size > 2] * multiprocessors) {
-    share_with_tiles(shares, geometry, inputs, element_size, multiprocessors);
+  if (across > kGatheredTransposes[by.element_size > 2] * by.gpu.multiprocessors) {
+    share_with_tiles(shares, geometry, inputs, elements, by);
     gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
   }
   // Runs keep their kernel where they are much of the result and the call takes two launches anyway, or many
   // are to be converted: by vectors there, one by one here.
-  const bool apart = !gathers || (converts && elements > kGatheredInCompany * multiprocessors);
+  const bool apart = !gathers || (by.converts && elements > kGatheredInCompany * by.gpu.multiprocessors);
   if (!(apart && kRunsOfAll[1] * runs >= kRunsOfAll[0] * elements)) {
     std::replace(shares.ways.begin(), shares.ways.end(), CatWay::Runs, CatWay::Gather);
   }

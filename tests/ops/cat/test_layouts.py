@@ -227,6 +227,7 @@ def check_mix(mix: Mix) -> None:
     assert_same(out.clone(), expected.contiguous(), any_nan=len(set(mix.dtypes)) > 1)
     assert not storage[: mix.offset].any() and not storage[mix.offset + out.numel() :].any()
     launches_of(tensors, mix.dim, NO_SMALL_CALLS)
+    launches_of(tensors, mix.dim, dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0))
 
 
 @fixture_is_fine
@@ -345,9 +346,35 @@ def test_narrow_transposes_are_gathered(dtype: torch.dtype, most: int) -> None:
 @pytest.mark.parametrize(("dtype", "most"), [(torch.uint8, 64), (torch.int16, 64), (torch.float32, 32)])
 def test_small_transposes_by_the_size_of_elements(dtype: torch.dtype, most: int) -> None:
     """2,048 elements a multiprocessor of up to two bytes, 1,024 of larger ones."""
-    for n, kernel in ((most, "gather"), (most + 1, "transpose")):
-        two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
+    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
+    for n, kernel in ((most, "gather"), (most + 32, "transpose")):
         assert launches_of([_permuted((64, n), dtype, 1)], 1, two) == [kernel]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64], ids=str)
+def test_tiles_write_whole_sectors_of_large_results(dtype: torch.dtype) -> None:
+    """Short segments that are no multiples of 32 bytes are gathered; of bytes only beside other inputs."""
+    no_l2 = dataclasses.replace(FEW_MULTIPROCESSORS, l2_bytes=0)
+    strided = _strided((130, 64), dtype, 3)
+    for n, pieces in ((64, False), (65, True), (191, True), (193, False)):
+        tensors = [_permuted((130, n), dtype, i) for i in range(2)]
+        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == ["transpose"]
+        gathered = pieces and dtype != torch.uint8
+        assert launches_of(tensors, 1, no_l2) == ["gather" if gathered else "transpose"]
+        both = launches_of([*tensors, strided], 1, no_l2)
+        assert both == (["gather"] if pieces else ["gather", "transpose"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [2, 3, 20])
+def test_inputs_of_unequal_blocks_take_turns(dtype: torch.dtype, count: int) -> None:
+    """Vectors of some and single elements of others, and inputs of other lengths, up to a quarter as long."""
+    for rows, n in ((90, 70), (301, 33), (7, 200)):
+        ones = [_narrowed((rows, n), dtype, i) for i in range(count)]
+        others = [_strided((rows, max(1, n // (1 + i % 4))), dtype, i) for i in range(count)]
+        for tensors, l2_bytes in itertools.product((ones + others, others, others + ones[:1]), (0, 50 << 20)):
+            gpu = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=l2_bytes)
+            assert launches_of(tensors, 1, gpu) == ["gather"]
 
 
 def test_transposes_of_two_kinds() -> None:
