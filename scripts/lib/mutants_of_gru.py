@@ -112,8 +112,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: clusters of eight alone",
         _PLAN,
-        "of_four.rows < of_eight.rows && ",
-        "of_four.rows > of_eight.rows && ",
+        "of_four.rows < of_eight.rows &&",
+        "of_four.rows > of_eight.rows &&",
         ("tests/ops/rnn/test_policy_on_host.py::test_policy",),
     ),
     (

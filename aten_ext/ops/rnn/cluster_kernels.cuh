@@ -10,9 +10,19 @@
 
 namespace aten_ext::cuda {
 
+// Null where there is none for the dtype.
+template <typename Cell, typename T, typename Shape>
+constexpr void (*cluster_fma_kernel_of())(RnnArguments) {
+  if constexpr (sizeof(T) == sizeof(float) || !Shape::kFp32Alone) {
+    return rnn_cluster_fma_kernel<Cell, T, Shape>;
+  } else {
+    return nullptr;
+  }
+}
+
 template <typename Cell, typename T, typename... S>
 RecurrenceKernel* cluster_fma_kernel(Shapes<S...> /*shapes*/, int shape) {
-  static RecurrenceKernel kernels[] = {{rnn_cluster_fma_kernel<Cell, T, S>, {}}...};
+  static RecurrenceKernel kernels[] = {{cluster_fma_kernel_of<Cell, T, S>(), {}}...};
   return kernels + shape;
 }
 

@@ -179,8 +179,8 @@ bool is_better_than_grid(const Sizes& sizes, const Gpu& gpu, const Recurrence& i
 void take_cluster_of_four(const Sizes& sizes, const Gpu& gpu, Recurrence& of_eight) {
   Recurrence of_four = of_eight;
   const int most = kRowsOfFour[sizes.problem.cell != Cell::Gru];
-  if (!sizes.sixteen_bits && !is_tf32_recurrence(sizes) && cluster(sizes, gpu, 2, of_four) &&
-      of_four.rows < of_eight.rows && of_four.rows <= most) {
+  if (!is_tf32_recurrence(sizes) && cluster(sizes, gpu, 2, of_four) && of_four.rows < of_eight.rows &&
+      of_four.rows <= most) {
     of_eight = of_four;
   }
 }

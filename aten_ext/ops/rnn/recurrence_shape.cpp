@@ -23,12 +23,12 @@ bool take_first(Recurrence& r, KernelFamily family, List /*shapes*/, const Takes
 }
 
 template <class List>
-bool cluster_fma(int hidden, Recurrence& r) {
+bool cluster_fma(int hidden, bool sixteen_bits, Recurrence& r) {
   return take_first(r, KernelFamily::Cluster, List{}, [&](auto shape) {
     using Shape = decltype(shape);
     const int warps = ceil_div(ceil_div(hidden, Shape::kBlocks), Shape::kUnitsOfWarp);
     const size_t bytes = Shape::shared_bytes(r.rows, warps);
-    if (r.blocks != Shape::kBlocks || warps * 32 > Shape::kThreads ||
+    if (r.blocks != Shape::kBlocks || (sixteen_bits && Shape::kFp32Alone) || warps * 32 > Shape::kThreads ||
         hidden > Shape::kVectors * Shape::kColumns || bytes > kMaxSharedBytes) {
       return false;
     }
@@ -143,7 +143,7 @@ bool choose_kernel_of(const RnnProblem& problem, Recurrence& r) {
   }
   switch (r.math) {
     case Math::Fma:
-      return cluster_fma<typename CellShapes::ClusterFma>(hidden, r);
+      return cluster_fma<typename CellShapes::ClusterFma>(hidden, problem.is_16_bits(), r);
     case Math::Mma:
       return problem.is_16_bits() && cluster_mma<typename CellShapes::ClusterMma>(hidden, r);
     case Math::MmaTf32:
