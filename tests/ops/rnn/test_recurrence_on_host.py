@@ -200,7 +200,9 @@ def test_directions_groups_and_steps(ops: Any, math: int, exchange: int, blocks:
 def test_any_order_of_threads(
     ops: Any, order: None, math: int, exchange: int, blocks: int, hidden: int
 ) -> None:
-    check_recurrence(ops, dtypes_of(math, exchange, blocks)[0], [math, exchange, blocks, 2], hidden=hidden, batch=2)
+    check_recurrence(
+        ops, dtypes_of(math, exchange, blocks)[0], [math, exchange, blocks, 2], hidden=hidden, batch=2
+    )
 
 
 @pytest.mark.parametrize(("math", "hidden"), [(FMA, 64), (FMA, 128), (MMA, 64), (MMA, 128)])
