@@ -135,8 +135,9 @@ constexpr int64_t kMinTileRun = 32;  // of the result
 constexpr int64_t kMinTileElements = 1024;
 // Fewer elements than this, in both dimensions together, stay in the L1 until all of them are read.
 constexpr int64_t kMinTransposed = 2048;
-// Elements one by one take longer the further apart neighbours in the result are in memory, as 18 bytes and
-// the distance. A tile, filled or not, takes as long as so many of these.
+// An element that is moved by itself takes longer the further it is, in memory, from its neighbour in the
+// result: as long as so many bytes and that distance. A tile, filled or not, takes as long as so many of
+// these.
 constexpr int64_t kElementBytes = 18;
 constexpr int64_t kTileBytes = 88000;
 

@@ -71,7 +71,7 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   merge_dimensions(merged, all);
   int64_t elements = 0;
   bool alone = true;       // nothing but transposes of one kind
-  bool in_pieces = false;  // sectors are written
+  bool in_pieces = false;  // sectors would be written so
   for (CatStridedInput& input : strided) {
     input.tile_dim = tile_dim_of(merged, input, by.element_size);
     if (input.tile_dim >= 0) {

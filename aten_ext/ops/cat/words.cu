@@ -40,7 +40,8 @@ constexpr int64_t kWordsPerSM = 2048;
 constexpr int64_t kPiecesPerSM = 4096;
 // Of more inputs than a few, up to so many words are left to tiny.cu, if all were as long as the longest.
 constexpr int64_t kTinyWordsPerSM = 512;
-// Of fewer rows than this, if they are an odd number, pairs would make too much of one twice.
+// Of fewer rows than this, if they are an odd number, pairs would make too much of one twice; and of fewer
+// than that, if they are no multiple of four, fours.
 constexpr int64_t kRowsInPairs = 16;
 constexpr int64_t kRowsInFours = 24;
 // Of fewer rows than these packs of small words win back their shifts.
@@ -249,8 +250,7 @@ int64_t held_threads(const CatRunsParams& p) {
   return kWordsPerSM * p.gpu.multiprocessors;
 }
 
-// Whether threads that make a pack in each of two rows are more than that, and those of four rows are not. Of
-// few rows those that fours make again would be too many.
+// Whether threads that make a pack in each of two rows are more than that, and those of four rows are not.
 bool are_one_wave_of_fours(const CatRunsParams& p) {
   const int64_t packs = p.row_size * p.element_size / 16;
   return (p.rows % 4 == 0 || p.rows >= kRowsInFours) &&
