@@ -7,6 +7,9 @@
 namespace aten_ext::cuda {
 
 void make_cudnn_handle(c10::Device device) {
+  if (!device.is_cuda()) {
+    return;  // a CPU that plays a GPU
+  }
   thread_local uint64_t made = 0;  // a bit a device
   const uint64_t bit = uint64_t{1} << (static_cast<unsigned>(device.index()) % 64);
   if ((made & bit) == 0 && at::native::getCudnnHandle != nullptr) {
