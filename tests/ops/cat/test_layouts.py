@@ -331,6 +331,9 @@ def test_transposes_of_a_few_elements_are_gathered() -> None:
     for m, n in ((8, 127), (127, 8), (15, 64), (63, 32), (7, 600)):
         assert launches_of(_transposes(3, m, n), 1, FEW_MULTIPROCESSORS) == ["gather"]
         assert launches_of(_transposes(3, m, n), 0, FEW_MULTIPROCESSORS) == ["gather"]
+    for m, kernel in ((15, "gather"), (16, "transpose")):  # far from their neighbours
+        far = [_permuted((m, 10, 140), torch.float32, i) for i in range(3)]
+        assert launches_of(far, 1, FEW_MULTIPROCESSORS) == [kernel]
 
 
 @pytest.mark.parametrize(
