@@ -38,13 +38,13 @@ struct CatShares {
 // another launch does.
 constexpr int64_t kGatheredTransposes[2] = {2048, 1024};
 constexpr int64_t kGatheredInCompany = 8192;
-// In a large result segments of less elements than this that are no multiples of a sector are gathered: the
-// inputs take turns there, so that sectors with elements of two are written once. Bytes alone gain more by
-// tiles.
+// In a large result segments of fewer elements than this that are no multiples of a sector are gathered: the
+// inputs take turns there, so that sectors with elements of two are written once. Single bytes without other
+// inputs beside them are faster in tiles all the same.
 constexpr int64_t kShortSegment = 192;
 constexpr int64_t kSectorBytes = 32;
 // The kernels of runs go through the whole result, and pass by what others make: so runs are gathered too
-// where they are less than three of four elements.
+// where they are less than so much of it, 3 / 4.
 constexpr int64_t kRunsOfAll[2] = {3, 4};
 
 // What of a call and its GPU decides.
@@ -71,7 +71,7 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   merge_dimensions(merged, all);
   int64_t elements = 0;
   bool alone = true;       // nothing but transposes of one kind
-  bool in_pieces = false;  // sectors would be written so
+  bool in_pieces = false;  // tiles would write sectors
   for (CatStridedInput& input : strided) {
     input.tile_dim = tile_dim_of(merged, input, by.element_size);
     if (input.tile_dim >= 0) {
