@@ -122,10 +122,10 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
-        "cat: the last of eight inputs is the one before",
+        "cat: the last of eight or sixteen inputs is the one before",
         "aten_ext/ops/cat/words.cuh",
-        "((from(5) + from(6)) + from(7));",
-        "(from(5) + from(6));",
+        "for (int i = 1; i < most; ++i) {",
+        "for (int i = 1; i < most - 1; ++i) {",
         (f"{_ON_HOST}::test_many_runs_of_words",),
     ),
     (
@@ -284,9 +284,30 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: rows that are apart follow each other",
         "aten_ext/ops/cat/runs.cu",
-        "return run.data != nullptr && run.row_stride != run.size;",
-        "return false && run.row_stride != run.size;",
+        "if (has_rows_apart(params)) {",
+        "if (false) {",
         (f"{_LAYOUTS}::test_long_rows_apart_in_any_phase",),
+    ),
+    (
+        "cat: rows of tiny inputs follow each other",
+        _WORDS,
+        "!has_rows_apart(p);",
+        "true;",
+        (f"{_LAYOUTS}::test_tiny_inputs_with_rows_apart",),
+    ),
+    (
+        "cat: a pack of a row is of one input",
+        _WORD_KERNELS,
+        "const bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "const bool in_one = true;",
+        (f"{_ON_HOST}::test_every_way_of_words",),
+    ),
+    (
+        "cat: a pack is of one row",
+        _WORD_KERNELS,
+        "const auto [its_row, its_at] = locate(index + j);",
+        "const auto [its_row, its_at] = Quotient<uint32_t>{row, at + j};",
+        (f"{_ON_HOST}::test_narrow_rows",),
     ),
     (
         "cat: many tiny inputs are none where one is large",

@@ -68,19 +68,24 @@ inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   if (!found.one_dtype || found.contiguous || found.count > kUpstreamInputs || !one_launch) {
     return Kind::Other;
   }
-  bool expanded = false;
   int64_t contiguous = 0;
-  with_tensors(tensors, [&](const auto& list) {
+  const bool expanded = with_tensors(tensors, [&](const auto& list) {
     for (const at::Tensor& tensor : list) {
       const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
       if (is_skipped(t)) {
         continue;
       }
-      contiguous += tensor.is_contiguous(found.format);
+      if (t.is_contiguous(found.format)) {  // and so not expanded
+        ++contiguous;
+        continue;
+      }
       for (int64_t d = 0; d < t.dim(); ++d) {
-        expanded = expanded || (t.strides()[d] == 0 && t.sizes()[d] > 1);
+        if (t.strides()[d] == 0 && t.sizes()[d] > 1) {
+          return true;
+        }
       }
     }
+    return false;
   });
   if (expanded) {
     return Kind::Expanded;

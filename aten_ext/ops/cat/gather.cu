@@ -55,6 +55,8 @@ constexpr int64_t kMostTurns = 4;
 // Most calls are to cost no more of a launch than they need.
 constexpr int kFewArgumentBytes = 384;
 constexpr int kTinyArgumentBytes = 768;
+// Inputs that all differ in shape: about a hundred bytes each.
+constexpr int kMediumArgumentBytes = 8192;
 
 // ---- kernel ------------------------------------------------------------------------------------------
 
@@ -269,11 +271,12 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
   using Few = GatherArguments<uint32_t, 4, kFewArgumentBytes>;
   using Tiny = GatherArguments<uint32_t, 16, kTinyArgumentBytes>;
   using Small = GatherArguments<uint32_t, 128, kSmallArgumentBytes>;
+  using Medium = GatherArguments<uint32_t, 128, kMediumArgumentBytes>;
   using Large = GatherArguments<uint32_t, 1000, kLargeArgumentBytes>;
   using Wide = GatherArguments<uint64_t, 48, kSmallArgumentBytes>;
   static_assert(sizeof(Few) <= kFewArgumentBytes && sizeof(Tiny) <= kTinyArgumentBytes &&
-                    sizeof(Small) <= kSmallArgumentBytes && sizeof(Large) <= kLargeArgumentBytes &&
-                    sizeof(Wide) <= kSmallArgumentBytes,
+                    sizeof(Small) <= kSmallArgumentBytes && sizeof(Medium) <= kMediumArgumentBytes &&
+                    sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
   static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
   const std::vector<Described> described = describe(p);
@@ -298,6 +301,11 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
   }
   if (fits(static_cast<const Small*>(nullptr)) || p.gpu.argument_bytes < kLargeArgumentBytes) {
     return launch_list<T, converts, Small>(p, described, threads, sequence);
+  }
+  if constexpr (!converts) {
+    if (fits(static_cast<const Medium*>(nullptr))) {
+      return launch_list<T, converts, Medium>(p, described, threads, sequence);
+    }
   }
   return launch_list<T, converts, Large>(p, described, threads, sequence);
 }

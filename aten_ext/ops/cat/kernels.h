@@ -46,6 +46,16 @@ inline int64_t longest_run(const CatRunsParams& p) {
   return longest;
 }
 
+// Whether there is something between the rows of an input.
+inline bool has_rows_apart(const CatRunsParams& p) {
+  for (int64_t i = 0; p.rows > 1 && i < p.count; ++i) {
+    if (p.runs[i].data != nullptr && p.runs[i].row_stride != p.runs[i].size) {
+      return true;
+    }
+  }
+  return false;
+}
+
 constexpr int kCatMaxDims = 8;
 
 // An input of any strides: a row-major array of its own dimensions, merged where its memory allows it, of

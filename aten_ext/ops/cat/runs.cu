@@ -313,14 +313,6 @@ cudaError_t launch_unit(const CatRunsParams& p, LaunchSequence& sequence) {
   return launch_list<unit, Small>(p, sequence);
 }
 
-// ---- other kernels -----------------------------------------------------------------------------------
-
-bool has_rows_apart(const CatRunsParams& p) {
-  return p.rows > 1 && std::any_of(p.runs, p.runs + p.count, [](const CatRun& run) {
-           return run.data != nullptr && run.row_stride != run.size;
-         });
-}
-
 }  // namespace
 
 cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence) {

@@ -33,31 +33,40 @@ constexpr int kMinThreads = 128;
 // With fewer large blocks than this a multiprocessor, blocks are small, so that there are more of them.
 constexpr int64_t kBlocksPerSM = 2;
 // Up to so many words for each multiprocessor, as many as it holds threads, a thread makes one: latency
-// decides, and no way is shorter.
+// decides, and no way is shorter. Half as many where what follows is short too: small words, and words of 4
+// bytes in several rows of many inputs.
 constexpr int64_t kWordsPerSM = 2048;
-// Twice as many where words of 1 or 2 bytes are in one row: it takes that many until packs win back their
-// shifts.
-constexpr int64_t kPiecesPerSM = 4096;
 // Of more inputs than a few, up to so many words are left to tiny.cu, if all were as long as the longest.
 constexpr int64_t kTinyWordsPerSM = 512;
 // Of fewer rows than this, if they are an odd number, pairs would make too much of one twice; and of fewer
 // than that, if they are no multiple of four, fours.
 constexpr int64_t kRowsInPairs = 16;
 constexpr int64_t kRowsInFours = 24;
-// Of fewer rows than these packs of small words win back their shifts.
+// Rows of up to so many words, or bytes, are narrow: packs of a row are faster than columns of eight rows,
+// and of 2 bytes so are packs of several rows. Of 4 bytes they are where inputs are few.
+constexpr int64_t kNarrowRow = 10;
+constexpr int64_t kNarrowRowOfBytes = 16;
+constexpr int64_t kFewInNarrowRows = 3;
+// From so many rows on, columns of eight of them are not mostly empty.
 constexpr int64_t kRowsInEights = 4;
+// Results of so many times the words that the GPU has threads for: up to here a thread makes a column of
+// words rather than a pack of a row, and from here on its pack is a window of 16 bytes rather than four
+// words.
+constexpr int64_t kWavesOfColumns = 3;
+constexpr int64_t kWavesOfFours = 12;
 // Runs of up to so many bytes whose rows begin at least so many runs apart are gathered: the rows of a column
 // lie in as many sectors.
 constexpr int64_t kPiece = 8;
 constexpr int64_t kPiecesApart = 3;
-// Average runs, in bytes.
-constexpr int64_t kShortRun = 64;         // up to here more rows a thread, where rows are at least
-constexpr int64_t kLongRow = 2048;        // this long: or each line of an input is read in pieces
-constexpr int64_t kLongWords = 640;       // from here runs of 4-byte words are made in a line
-constexpr int64_t kLongHalfWords = 8192;  // from here runs of 2-byte words are left to runs.cu,
-constexpr int64_t kLongBytes = 2048;      // and from here those of bytes,
-constexpr int64_t kLongInOneLine = 4096;  // or from here, where there is one row
-constexpr int64_t kLongLine = 1 << 23;    // of more inputs than a few, or longer than this
+// Average runs, in bytes. A pack across two of them holds up its warp.
+constexpr int64_t kShortRun = 64;           // up to here more rows a thread, where rows are at least
+constexpr int64_t kLongRow = 2048;          // this long: or each line of an input is read in pieces
+constexpr int64_t kShortRunInEights = 256;  // up to here columns of single small words, however many
+constexpr int64_t kLongWords = 640;         // from here runs of 4-byte words are made in a line,
+constexpr int64_t kLongWordsOfMany = 2560;  // or from here, where each look-up is of more than 8 inputs
+constexpr int64_t kLongRun = 2048;          // from here those of small words are, if they are many;
+template <int word>
+constexpr int64_t kLongRunOf = word == 2 ? 8192 : 2048;  // and from here those that no pack fits
 
 // ---- launch ------------------------------------------------------------------------------------------
 
@@ -93,13 +102,20 @@ struct Columns {
 
 using TwoRuns = FewRuns<2>;
 using EightRuns = FewRuns<8>;
+using SixteenRuns = FewRuns<16>;
 using SmallList = ManyRuns<kSmallArgumentBytes>;
 using LargeList = ManyRuns<kLargeArgumentBytes>;
 
+bool are_few(const CatRunsParams& p) {
+  return p.count <= SixteenRuns::kCapacity;
+}
+
 // Runs of a launch.
 int capacity(const CatRunsParams& p) {
-  if (p.count <= EightRuns::kCapacity) {
-    return p.count <= TwoRuns::kCapacity ? TwoRuns::kCapacity : EightRuns::kCapacity;
+  if (are_few(p)) {
+    return p.count <= TwoRuns::kCapacity     ? TwoRuns::kCapacity
+           : p.count <= EightRuns::kCapacity ? EightRuns::kCapacity
+                                             : SixteenRuns::kCapacity;
   }
   return p.count > SmallList::kCapacity && p.gpu.argument_bytes >= kLargeArgumentBytes ? LargeList::kCapacity
                                                                                        : SmallList::kCapacity;
@@ -194,6 +210,8 @@ cudaError_t launch(const CatRunsParams& p, LaunchSequence& sequence) {
       return launch_list<Way, TwoRuns>(p, sequence);
     case EightRuns::kCapacity:
       return launch_list<Way, EightRuns>(p, sequence);
+    case SixteenRuns::kCapacity:
+      return launch_list<Way, SixteenRuns>(p, sequence);
     case SmallList::kCapacity:
       return launch_list<Way, SmallList>(p, sequence);
     default:
@@ -231,7 +249,7 @@ int common_word(const CatRunsParams& p) {
   for (int64_t i = 0; i < p.count; ++i) {
     const CatRun& run = p.runs[i];
     if (run.data == nullptr || are_pieces_apart(p, run) ||
-        (p.count > EightRuns::kCapacity && p.rows > 1 && run.row_stride != run.size)) {
+        (!are_few(p) && p.rows > 1 && run.row_stride != run.size)) {
       return 0;
     }
     const int64_t stride = p.rows > 1 ? run.row_stride : 0;
@@ -243,6 +261,11 @@ int common_word(const CatRunsParams& p) {
   // The last block's threads go beyond the end.
   constexpr int64_t kBeyond = kMaxThreads * 16;
   return most * p.element_size / word <= kCatIndexLimit - kBeyond ? word : 0;
+}
+
+// Bytes.
+int64_t average_run(const CatRunsParams& p) {
+  return p.row_size * p.element_size / p.count;
 }
 
 // Threads that the GPU holds at once.
@@ -258,24 +281,23 @@ bool are_one_wave_of_fours(const CatRunsParams& p) {
          ceil_div(p.rows, int64_t{4}) * packs <= held_threads(p);
 }
 
-// Whether threads with a word of 1 or 2 bytes in each of eight rows are all held at once, and packs, which
-// shift what they read, are no shorter.
-bool are_one_wave_of_eights(const CatRunsParams& p, int word) {
-  return bytes_of(p) / word <= 8 * held_threads(p) && (p.rows >= kRowsInEights || !in_packs(p, 4));
+// Whether a warp that makes eight rows of a column reads a sector for each few words.
+bool are_rows_narrow(const CatRunsParams& p, int word) {
+  return p.row_size * p.element_size <= (word == 1 ? kNarrowRowOfBytes : kNarrowRow) * word;
 }
 
 // Inputs that are so many and so small that a thread, or a warp, would look up many of them.
 bool are_tiny(const CatRunsParams& p, int word) {
   const int64_t words = p.count * p.rows * longest_run(p) * p.element_size / word;
-  return p.count > EightRuns::kCapacity && words <= kTinyWordsPerSM * p.gpu.multiprocessors;
+  return p.count > EightRuns::kCapacity && words <= kTinyWordsPerSM * p.gpu.multiprocessors &&
+         !has_rows_apart(p);
 }
 
 // Whether a thread makes a single word.
 bool are_single(const CatRunsParams& p, int word) {
-  const bool few = p.count <= EightRuns::kCapacity;
-  const bool pieces = p.rows == 1 && word <= 2;
-  const int64_t most = few && pieces ? kPiecesPerSM : kWordsPerSM;
-  return (few || pieces) && bytes_of(p) <= most * p.gpu.multiprocessors * word && in_line(p, word);
+  const bool columns = word == 4 && p.rows > 1 && p.count > EightRuns::kCapacity;
+  return bytes_of(p) / word <= (word <= 2 || columns ? held_threads(p) / 2 : held_threads(p)) &&
+         in_line(p, word);
 }
 
 template <int word>
@@ -287,16 +309,68 @@ cudaError_t launch_single(const CatRunsParams& p, int word, LaunchSequence& sequ
   return with_word(word, [&](auto bytes) { return launch_single<bytes>(p, sequence); });
 }
 
-// Whether one row, of few inputs, is made by windows.
-bool is_window_line(const CatRunsParams& p) {
-  return p.count <= EightRuns::kCapacity && bytes_of(p) <= kLongLine && in_line(p, 16);
+cudaError_t launch_words_of_four(const CatRunsParams& p, LaunchSequence& sequence) {
+  if (p.rows == 1) {
+    return in_line(p, 16) ? launch<Line<4, 4>>(p, sequence) : cudaErrorNotSupported;
+  }
+  const bool few = p.count <= EightRuns::kCapacity;
+  const bool narrow = p.count <= kFewInNarrowRows && are_rows_narrow(p, 4);
+  const bool line =
+      few ? average_run(p) >= kLongWords
+          : average_run(p) >= kLongWordsOfMany && bytes_of(p) / 4 > kWavesOfColumns * held_threads(p);
+  return (narrow || line) && in_line(p, 16) ? launch<Line<4, 4, false>>(p, sequence)
+                                            : launch<Columns<4, 1, 4>>(p, sequence);
+}
+
+// Fours of words of 1 or 2 bytes.
+template <int word>
+cudaError_t launch_line_of_fours(const CatRunsParams& p, LaunchSequence& sequence) {
+  return p.rows == 1 ? launch<Line<word, 4>>(p, sequence) : launch<Line<word, 4, false>>(p, sequence);
+}
+
+// Words of 1 or 2 bytes whose runs are long or whose rows are few.
+template <int word>
+cudaError_t launch_long_runs(const CatRunsParams& p, LaunchSequence& sequence) {
+  const int64_t words = bytes_of(p) / word;
+  if (words > kWavesOfFours * held_threads(p) && in_line(p, 16)) {
+    return p.rows == 1 ? launch<Line<word, 16 / word, true, true>>(p, sequence)
+                       : launch<Line<word, 16 / word, false, true>>(p, sequence);
+  }
+  if constexpr (word == 2) {
+    if (p.rows == 1 && words <= 2 * held_threads(p)) {
+      return launch<Line<2, 2>>(p, sequence);
+    }
+    if (p.rows > 1 && p.rows < kRowsInEights && words <= kWavesOfColumns * held_threads(p)) {
+      return p.rows == 2 ? launch<Columns<2, 1, 2>>(p, sequence) : launch<Columns<2, 1, 4>>(p, sequence);
+    }
+  }
+  return launch_line_of_fours<word>(p, sequence);
 }
 
 template <int word>
-cudaError_t launch_window_line(const CatRunsParams& p, LaunchSequence& sequence) {
-  using Way = Line<word, 16 / word, true, true>;
-  return p.count <= TwoRuns::kCapacity ? launch_list<Way, TwoRuns>(p, sequence)
-                                       : launch_list<Way, EightRuns>(p, sequence);
+cudaError_t launch_small_words(const CatRunsParams& p, LaunchSequence& sequence) {
+  const int64_t run = average_run(p);
+  const int64_t words = bytes_of(p) / word;
+  const bool few_rows = p.rows < kRowsInEights;
+  const bool narrow = p.rows > 1 && are_rows_narrow(p, word);
+  if (word == 2 && narrow && !in_packs(p, 4) && in_line(p, 16)) {
+    return launch<Line<2, 8, false>>(p, sequence);
+  }
+  // Enough for fours, or for windows, to be faster than columns of eight rows.
+  const bool many =
+      words > (word == 2 && p.count <= EightRuns::kCapacity ? 2 : kWavesOfFours) * held_threads(p);
+  if ((few_rows || (many && run >= kLongRun)) && in_line(p, 4 * word)) {
+    return launch_long_runs<word>(p, sequence);
+  }
+  if (p.rows == 1) {
+    return cudaErrorNotSupported;
+  }
+  const bool packs = in_packs(p, 4);
+  const bool eights = words <= 8 * held_threads(p) ? !few_rows : run <= kShortRunInEights;
+  if (packs ? eights && !narrow : eights || run < kLongRunOf<word>) {
+    return launch<Columns<word, 1, 8>>(p, sequence);
+  }
+  return packs ? launch<Columns<word, 4 / word, 4, true>>(p, sequence) : cudaErrorNotSupported;
 }
 
 }  // namespace
@@ -309,14 +383,14 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
   if (word != 0 && are_single(p, word)) {
     return launch_single(p, word, sequence);
   }
-  const int64_t run = p.row_size * p.element_size / p.count;
   const bool one_row = p.rows == 1;
   switch (word) {
     case 16:
       if (one_row || (p.rows % 2 != 0 && p.rows < kRowsInPairs && in_line(p, 16))) {
         return launch_single<16>(p, sequence);
       }
-      return (run <= kShortRun && p.row_size * p.element_size >= kLongRow) || are_one_wave_of_fours(p)
+      return (average_run(p) <= kShortRun && p.row_size * p.element_size >= kLongRow) ||
+                     are_one_wave_of_fours(p)
                  ? launch<Columns<16, 1, 4>>(p, sequence)
                  : launch<Columns<16, 1, 2>>(p, sequence);
     case 8:
@@ -325,40 +399,11 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
       }
       [[fallthrough]];
     case 4:
-      if ((one_row || run >= kLongWords) && in_line(p, 16)) {
-        return one_row ? launch<Line<4, 4>>(p, sequence) : launch<Line<4, 4, false>>(p, sequence);
-      }
-      return one_row ? cudaErrorNotSupported : launch<Columns<4, 1, 4>>(p, sequence);
+      return launch_words_of_four(p, sequence);
     case 2:
-      if (one_row) {
-        if (is_window_line(p)) {
-          return launch_window_line<2>(p, sequence);
-        }
-        return run < kLongInOneLine && in_line(p, 16) ? launch<Line<2, 8>>(p, sequence)
-                                                      : cudaErrorNotSupported;
-      }
-      if (are_one_wave_of_eights(p, word)) {
-        return launch<Columns<2, 1, 8>>(p, sequence);
-      }
-      if (in_packs(p, 4)) {
-        return launch<Columns<2, 2, 4, true>>(p, sequence);
-      }
-      return run < kLongHalfWords ? launch<Columns<2, 1, 8>>(p, sequence) : cudaErrorNotSupported;
+      return launch_small_words<2>(p, sequence);
     case 1:
-      if (one_row) {
-        if (is_window_line(p)) {
-          return launch_window_line<1>(p, sequence);
-        }
-        return run < kLongInOneLine && in_line(p, 4) ? launch<Line<1, 4>>(p, sequence)
-                                                     : cudaErrorNotSupported;
-      }
-      if (are_one_wave_of_eights(p, word)) {
-        return launch<Columns<1, 1, 8>>(p, sequence);
-      }
-      if (in_packs(p, 4)) {
-        return launch<Columns<1, 4, 4, true>>(p, sequence);
-      }
-      return run < kLongBytes ? launch<Columns<1, 1, 8>>(p, sequence) : cudaErrorNotSupported;
+      return launch_small_words<1>(p, sequence);
     default:
       return cudaErrorNotSupported;
   }

@@ -50,8 +50,8 @@ struct CatWords {
   Divider<uint32_t> line;   // packs of a row
 };
 
-// 2 runs, or 8, found without a table and made in one launch. Each launch reads its arguments for the first
-// time, line by line of constant memory: these are two or three.
+// 2 runs, or 8 or 16, found without a table and made in one launch. Each launch reads its arguments for the
+// first time, line by line of constant memory: these are two or three.
 template <int most>
 struct FewRuns : CatWords {
   static constexpr int kCapacity = most;
@@ -86,10 +86,13 @@ __device__ __forceinline__ int find_run(const FewRuns<most>& args, uint32_t at) 
   if constexpr (most == 2) {
     return at >= args.begin[1];
   } else {
-    static_assert(most == 8);
     // All at once: a search would wait for one load after the other.
-    const auto from = [&](int i) { return static_cast<int>(at >= args.begin[i]); };
-    return ((from(1) + from(2)) + (from(3) + from(4))) + ((from(5) + from(6)) + from(7));
+    int run = 0;
+#pragma unroll
+    for (int i = 1; i < most; ++i) {
+      run += static_cast<int>(at >= args.begin[i]);
+    }
+    return run;
   }
 }
 

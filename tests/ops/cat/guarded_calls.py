@@ -14,7 +14,7 @@ import aten_ext
 from device_on_host import library
 from gpus import ARCHITECTURES, pretended
 from guarded import guarded
-from ops.cat.reference import KERNELS, NO_SMALL_CALLS, bits
+from ops.cat.reference import FEW_MULTIPROCESSORS, KERNELS, NO_SMALL_CALLS, bits
 from strategies import random_bits
 
 DTYPES = (torch.uint8, torch.int16, torch.float32, torch.int64, torch.complex128)
@@ -33,7 +33,7 @@ def main(calls: int, seed: int) -> None:
         kinds = choose.choice([KINDS, ["transposed"], ["narrowed"]])
         tensors = []
         for _ in range(choose.choice([1, 2, 3, 8, 90])):
-            n = choose.choice([1, 2, 7, 8, 9, 15, 16, 17, 31, 65])
+            n = choose.choice([1, 2, 7, 8, 9, 15, 16, 17, 31, 65, 333])
             kind = choose.choice(kinds)
             of = choose.choice([torch.bool, dtype]) if mixed else dtype
             strides = {
@@ -52,7 +52,9 @@ def main(calls: int, seed: int) -> None:
         with aten_ext.disabled():
             expected = torch.cat(tensors, dim)
         out = guarded(torch.zeros(expected.numel(), dtype=expected.dtype), choose.random() < 0.5)
-        with pretended(choose.choice([ARCHITECTURES["sm_90"], NO_SMALL_CALLS]), ops.set_gpu):
+        with pretended(
+            choose.choice([ARCHITECTURES["sm_90"], FEW_MULTIPROCESSORS, NO_SMALL_CALLS]), ops.set_gpu
+        ):
             torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out.view(expected.shape))
         assert torch.equal(bits(out), bits(expected)), f"call {call} of seed {seed}"
     print(f"{calls} calls")

@@ -286,29 +286,33 @@ def test_tiny_inputs_of_old_drivers() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
-def test_long_runs_of_small_words_in_one_row(dtype: torch.dtype) -> None:
-    """Few by words up to 8 MiB in all, of more inputs where they are short."""
-    edge = (1 << 23) // dtype.itemsize
-    most = [_flat(n, dtype, n) for n in (edge // 2 + 1, edge // 2 - 1)]
-    assert launches_of(most, 0, FEW_MULTIPROCESSORS) == ["words"]
-    assert launches_of([*most, _flat(1, dtype, 0)], 0, FEW_MULTIPROCESSORS) == ["runs"]
-    for size, kernel in ((4095, "words"), (4097, "runs")):
-        run = size // dtype.itemsize
-        many = [_flat(run + d, dtype, i) for i, d in enumerate((0, 1, -1) * 3)]
-        assert launches_of(many, 0, FEW_MULTIPROCESSORS) == [kernel]
-        assert launches_of(many[:8], 0, FEW_MULTIPROCESSORS) == ["words"]
+@pytest.mark.parametrize("count", [2, 9, 40, 400])
+def test_small_words_in_one_row(dtype: torch.dtype, count: int) -> None:
+    """By words, however long they are: runs.cu makes what begins between the vectors of a result."""
+    for size in (300, 5000 // count):
+        tensors = [_flat(size + i % 3, dtype, i) for i in range(count)]
+        assert launches_of(tensors, 0, FEW_MULTIPROCESSORS) == ["words"]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("pad", [1, 2, 3])
-@pytest.mark.parametrize("count", [2, 3, 9])
-def test_long_rows_apart_in_any_phase(dtype: torch.dtype, pad: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "n", "count"), [(torch.uint8, 2053, 2), (torch.uint8, 2053, 9), (torch.int16, 8209, 9)]
+)
+def test_long_rows_apart_in_any_phase(dtype: torch.dtype, n: int, count: int, pad: int) -> None:
     """No 64-bit arithmetic, no words of single bytes: vectors, from aligned loads that are shifted."""
-    n = 8209 if dtype == torch.int16 else 2053
-    tensors = [_flat(3 * (n + pad), dtype, i).view(3, -1)[:, pad:] for i in range(count)]
-    if (n * count * dtype.itemsize) % 4:
-        assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["gather"]
+    rows = 5
+    tensors = [_flat(rows * (n + pad), dtype, i).view(rows, -1)[:, pad:] for i in range(count)]
+    # More than columns of eight rows, fewer than windows of a row.
+    gpu = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=rows * n * count // (9 * 2048))
+    assert launches_of(tensors, 1, gpu) == ["gather"]
     assert launches_of(tensors, 0, NO_SMALL_CALLS) == ["gather"]
+
+
+@pytest.mark.parametrize("count", [9, 16, 17])
+def test_tiny_inputs_with_rows_apart(count: int) -> None:
+    """Up to 16 by words; the kernel of tiny inputs knows none."""
+    tensors = [_narrowed((3, 5), torch.float32, i) for i in range(count)]
+    assert launches_of(tensors, 1) == ["words" if count <= 16 else "gather"]
 
 
 def _transposes(count: int, m: int, n: int) -> list[torch.Tensor]:

@@ -23,6 +23,7 @@ from gpus import ARCHITECTURES, OTHERS, Gpu, pretended
 from ops.cat.reference import (
     CONVERTED,
     COPIED,
+    FEW_MULTIPROCESSORS,
     KERNELS,
     NO_SMALL_CALLS,
     assert_same,
@@ -205,6 +206,33 @@ def test_many_runs_of_words(count: int, dtype: torch.dtype, rows: int, more: int
     ):
         longer = [n + more // dtype.itemsize for n in sizes]
         check([random_bits(rows * n, dtype, n).view(rows, n) for n in longer], 1)
+
+
+# Of a GPU with one multiprocessor: the results for which a thread makes a word, two, a column, four, or a
+# window of 16 bytes, in rows that are one, few, or enough for columns of eight.
+@pytest.mark.parametrize("words", [1000, 3000, 5500, 9000, 20000, 28000])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("count", [3, 13, 40])
+def test_every_way_of_words(words: int, rows: int, dtype: torch.dtype, count: int) -> None:
+    """Runs of many lengths, in step and out of it, some of which begin between vectors."""
+    n = words // (rows * count)
+    for step in (1, 4):
+        sizes = [max(n - n % step + step * (i * 7 % 5 - 2), step) for i in range(count)]
+        begin = 16 // dtype.itemsize if step == 4 else 0
+        flat = [random_bits(rows * m + begin + i % 2 * (step == 1), dtype, i) for i, m in enumerate(sizes)]
+        tensors = [t[t.numel() - rows * m :].view(rows, m) for t, m in zip(flat, sizes, strict=True)]
+        check(tensors, 1, gpus=(FEW_MULTIPROCESSORS,))
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (1, 1, 1), (2, 2), (1, 2), (3, 2), (2, 3, 5), (1,) * 9, (4, 4)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("rows", [600, 3001])
+def test_narrow_rows(widths: tuple[int, ...], dtype: torch.dtype, rows: int) -> None:
+    """Rows of a few words, of inputs that are columns of something wider or are not."""
+    for wider in (0, 1):
+        flat = [random_bits(rows * (w + wider), dtype, i).view(rows, -1) for i, w in enumerate(widths)]
+        check([t[:, wider:] for t in flat], 1, gpus=(FEW_MULTIPROCESSORS,))
 
 
 # Long runs of bytes out of step, and results that begin between words, are made by runs.cu.
