@@ -15,6 +15,7 @@ _OUT = "tests/ops/cat/test_out.py"
 _ON_HOST = "tests/ops/cat/test_on_host.py"
 _ANSWERS = "tests/ops/cat/test_answers.py"
 _LAYOUTS = "tests/ops/cat/test_layouts.py"
+_CHOICE = "tests/ops/cat/test_choice_of_kernel.py"
 _GATHER = "aten_ext/ops/cat/gather.cuh"
 _EDGES = ("tests/ops/cat/test_policy.py::test_edges_on_cpu",)
 _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
@@ -216,7 +217,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/cat/gather.cu",
         " || one.items != all[i - 1].items",
         "",
-        (f"{_LAYOUTS}::test_inputs_alike_in_different_phases",),
+        (f"{_CHOICE}::test_inputs_alike_in_different_phases",),
     ),
     (
         "cat: neighbouring dimensions are one",
@@ -230,70 +231,70 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/cat/geometry.h",
         "elements >= kMinTileElements",
         "true",
-        (f"{_LAYOUTS}::test_transposes_of_a_few_elements_are_gathered",),
+        (f"{_CHOICE}::test_transposes_of_a_few_elements_are_gathered",),
     ),
     (
         "cat: transposes in company are as if alone",
         "aten_ext/ops/cat/shares.h",
         "alone = alone && shares.tiled.size() == inputs.size();",
         "",
-        (f"{_LAYOUTS}::test_transposes_of_a_few_elements_are_gathered",),
+        (f"{_CHOICE}::test_transposes_of_a_few_elements_are_gathered",),
     ),
     (
         "cat: runs always have a launch of their own",
         "aten_ext/ops/cat/shares.h",
         "const bool apart = !gathers || ",
         "const bool apart = true || !gathers || ",
-        (f"{_LAYOUTS}::test_few_runs_beside_others_are_gathered",),
+        (f"{_CHOICE}::test_few_runs_beside_others_are_gathered",),
     ),
     (
         "cat: few runs go through a large result",
         "aten_ext/ops/cat/shares.h",
         " && kRunsOfAll[1] * runs >= kRunsOfAll[0] * elements",
         "",
-        (f"{_LAYOUTS}::test_few_runs_beside_others_are_gathered",),
+        (f"{_CHOICE}::test_few_runs_beside_others_are_gathered",),
     ),
     (
         "cat: inputs sit out the turns that are theirs",
         _GATHER,
         "static_cast<uint32_t>((before + share) >> 32) != block",
         "static_cast<uint32_t>((before + share) >> 32) == block",
-        (f"{_LAYOUTS}::test_inputs_of_unequal_blocks_take_turns",),
+        (f"{_CHOICE}::test_inputs_of_unequal_blocks_take_turns",),
     ),
     (
         "cat: the last turn of an input is left out",
         _GATHER,
         "(whole + static_cast<uint64_t>(turns) - 1) / static_cast<uint64_t>(turns) - 1",
         "whole / static_cast<uint64_t>(turns) - 1",
-        (f"{_LAYOUTS}::test_inputs_of_unequal_blocks_take_turns",),
+        (f"{_CHOICE}::test_inputs_of_unequal_blocks_take_turns",),
     ),
     (
         "cat: tiles write sectors in pieces",
         "aten_ext/ops/cat/shares.h",
         "if (in_pieces || elements",
         "if (elements",
-        (f"{_LAYOUTS}::test_tiles_write_whole_sectors_of_large_results",),
+        (f"{_CHOICE}::test_tiles_write_whole_sectors_of_large_results",),
     ),
     (
         "cat: pieces far apart are made in columns",
         _WORDS,
         "run.row_stride >= kPiecesApart * run.size",
         "run.row_stride > kPiecesApart * run.size",
-        (f"{_LAYOUTS}::test_pieces_apart_are_gathered",),
+        (f"{_CHOICE}::test_pieces_apart_are_gathered",),
     ),
     (
         "cat: rows that are apart follow each other",
         "aten_ext/ops/cat/runs.cu",
         "if (has_rows_apart(params)) {",
         "if (false) {",
-        (f"{_LAYOUTS}::test_long_rows_apart_in_any_phase",),
+        (f"{_CHOICE}::test_long_rows_apart_in_any_phase",),
     ),
     (
         "cat: rows of tiny inputs follow each other",
         _WORDS,
         "!has_rows_apart(p);",
         "true;",
-        (f"{_LAYOUTS}::test_tiny_inputs_with_rows_apart",),
+        (f"{_CHOICE}::test_tiny_inputs_with_rows_apart",),
     ),
     (
         "cat: a pack of a row is of one input",
@@ -314,27 +315,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _WORDS,
         "p.count * p.rows * longest_run(p) * p.element_size / word",
         "p.rows * p.row_size * p.element_size / word",
-        (f"{_LAYOUTS}::test_tiny_inputs_are_as_many_words_as_all_would_be_if_they_were_as_long",),
+        (f"{_CHOICE}::test_tiny_inputs_are_as_many_words_as_all_would_be_if_they_were_as_long",),
     ),
     (
         "cat: rows of tiny inputs follow each other in the result",
         "aten_ext/ops/cat/tiny.cu",
         "[run.begin + row * args.row_size + ",
         "[run.begin + row * run.size + ",
-        (f"{_LAYOUTS}::test_many_tiny_inputs",),
+        (f"{_CHOICE}::test_many_tiny_inputs",),
     ),
     (
         "cat: one array is copied by a kernel",
         "aten_ext/ops/cat/runs.cu",
         "return sequence.copy(params.out, whole.data,",
         "if (params.element_size == 0) return sequence.copy(params.out, whole.data,",
-        (f"{_LAYOUTS}::test_one_array_is_copied_as_memory",),
+        (f"{_CHOICE}::test_one_array_is_copied_as_memory",),
     ),
     (
         "cat: what is not converted is moved as what is beside it",
         "aten_ext/ops/cat/cuda.cpp",
         "as_they_are <= kGatheredInCompany * target.plan.gpu.multiprocessors",
         "as_they_are >= 0",
-        (f"{_LAYOUTS}::test_what_is_converted_has_little_beside_it",),
+        (f"{_CHOICE}::test_what_is_converted_has_little_beside_it",),
     ),
 )

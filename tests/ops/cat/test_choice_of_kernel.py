@@ -1,0 +1,253 @@
+"""Which kernel of cat takes which inputs, on the emulator: the launches of a call, and upstream's bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from device_on_host import library
+from gpus import ARCHITECTURES, OTHERS
+from ops.cat import layouts
+from ops.cat.layouts import DTYPES, LAYOUTS, launches_of
+from ops.cat.reference import FEW_MULTIPROCESSORS, KERNELS, NO_SMALL_CALLS
+from strategies import random_bits
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ops() -> torch._ops._OpNamespace:
+    library.load("cat", *KERNELS)
+    return torch.ops.aten_ext_on_host_cat
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_one_array_is_copied_as_memory(dtype: torch.dtype, offset: int) -> None:
+    """In any dimension. No kernel runs."""
+    flat = layouts.flat(3 * 1667, dtype, 0, offset)
+    for shape in ((5001,), (3, 1667), (1667, 3)):
+        for dim in range(len(shape)):
+            assert launches_of([flat.view(shape)], dim) == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [8, 9, 60, 61, 252, 253, 1000, 2056])
+def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
+    """A thread for each word, in one launch; few inputs are made by words."""
+    most = 128 // dtype.itemsize
+    tiny = "words" if count == 8 else "tiny"
+    launches = 1 if count <= 2040 else 2
+    assert launches_of([layouts.flat(most, dtype, i) for i in range(count)], 0) == [tiny] * launches
+    assert launches_of([layouts.flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [tiny] * launches
+    assert launches_of([layouts.flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [tiny] * launches
+    ragged = [layouts.flat(1 + i % 24, dtype, i, i % 2) for i in range(count)]
+    assert launches_of(ragged, 0) == [tiny] * launches
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_tiny_inputs_are_as_many_words_as_all_would_be_if_they_were_as_long(rows: int) -> None:
+    """512 words a multiprocessor."""
+    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2 * rows)
+    tensors = [layouts.flat(rows, torch.int16, i).view(rows, 1) for i in range(8)]
+    most = layouts.flat(rows * 113, torch.int16, 8).view(rows, 113)
+    one_more = layouts.flat(rows * 114, torch.int16, 8).view(rows, 114)
+    assert launches_of([*tensors, most], 1, two) == ["tiny"]
+    assert launches_of([*tensors, one_more], 1, two) != ["tiny"]
+
+
+def test_tiny_inputs_of_old_drivers() -> None:
+    tensors = [layouts.flat(1 + i % 3, torch.int16, i) for i in range(700)]
+    assert launches_of(tensors, 0, OTHERS["sm_90 with a driver before CUDA 12.1"]) == ["tiny"] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+@pytest.mark.parametrize("count", [2, 9, 40, 400])
+def test_small_words_in_one_row(dtype: torch.dtype, count: int) -> None:
+    """By words, however long they are: runs.cu makes what begins between the vectors of a result."""
+    for size in (300, 5000 // count):
+        tensors = [layouts.flat(size + i % 3, dtype, i) for i in range(count)]
+        assert launches_of(tensors, 0, FEW_MULTIPROCESSORS) == ["words"]
+
+
+@pytest.mark.parametrize("pad", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("dtype", "n", "count"), [(torch.uint8, 2053, 2), (torch.uint8, 2053, 9), (torch.int16, 8209, 9)]
+)
+def test_long_rows_apart_in_any_phase(dtype: torch.dtype, n: int, count: int, pad: int) -> None:
+    """No 64-bit arithmetic, no words of single bytes: vectors, from aligned loads that are shifted."""
+    rows = 5
+    tensors = [layouts.flat(rows * (n + pad), dtype, i).view(rows, -1)[:, pad:] for i in range(count)]
+    # More than columns of eight rows, fewer than windows of a row.
+    gpu = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=rows * n * count // (9 * 2048))
+    assert launches_of(tensors, 1, gpu) == ["gather"]
+    assert launches_of(tensors, 0, NO_SMALL_CALLS) == ["gather"]
+
+
+@pytest.mark.parametrize("count", [9, 16, 17])
+def test_tiny_inputs_with_rows_apart(count: int) -> None:
+    """Up to 16 by words; the kernel of tiny inputs knows none."""
+    tensors = [layouts.narrowed((3, 5), torch.float32, i) for i in range(count)]
+    assert launches_of(tensors, 1) == ["words" if count <= 16 else "gather"]
+
+
+def _transposes(count: int, m: int, n: int) -> list[torch.Tensor]:
+    return [layouts.permuted((m, n), torch.float32, i) for i in range(count)]
+
+
+def test_transposes_of_a_few_elements_are_gathered() -> None:
+    """Both sides of what is few, alone and in company; tiles that would be mostly empty are never made."""
+    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
+    plain = [layouts.plain((64, 7), torch.float32, 9)]
+    assert launches_of(_transposes(1, 64, 32), 1, two) == ["gather"]
+    assert launches_of(_transposes(1, 64, 33), 1, two) == ["transpose"]
+    assert launches_of(_transposes(2, 64, 64) + plain, 1, FEW_MULTIPROCESSORS) == ["gather"]
+    company = [*_transposes(1, 64, 65), *_transposes(1, 64, 64), *plain]
+    assert launches_of(company, 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
+    long = [*company, layouts.plain((64, 387), torch.float32, 8)]
+    assert sorted(launches_of(long, 1, FEW_MULTIPROCESSORS)) == ["runs", "transpose"]
+    strided = layouts.strided((64, 8), torch.float32, 5)
+    assert launches_of([*company, strided], 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
+    for m, n in ((8, 127), (127, 8), (15, 64), (63, 32), (7, 600)):
+        assert launches_of(_transposes(3, m, n), 1, FEW_MULTIPROCESSORS) == ["gather"]
+        assert launches_of(_transposes(3, m, n), 0, FEW_MULTIPROCESSORS) == ["gather"]
+    for m, kernel in ((15, "gather"), (16, "transpose")):  # far from their neighbours
+        far = [layouts.permuted((m, 10, 140), torch.float32, i) for i in range(3)]
+        assert launches_of(far, 1, FEW_MULTIPROCESSORS) == [kernel]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.uint8, 29), (torch.bfloat16, 22), (torch.float32, 16), (torch.int64, 15)]
+)
+def test_narrow_transposes_are_gathered(dtype: torch.dtype, most: int) -> None:
+    """Where neighbours in the result are near in memory, and a tile is mostly empty; else there are tiles."""
+    for narrow, kernel in ((most, "gather"), (most + 1, "transpose")):
+        tensors = [layouts.permuted((narrow, 1100 // most * 64), dtype, i) for i in range(2)]
+        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == [kernel]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.uint8, 64), (torch.int16, 64), (torch.float32, 32)])
+def test_small_transposes_by_the_size_of_elements(dtype: torch.dtype, most: int) -> None:
+    """2,048 elements a multiprocessor of up to two bytes, 1,024 of larger ones."""
+    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
+    for n, kernel in ((most, "gather"), (most + 32, "transpose")):
+        assert launches_of([layouts.permuted((64, n), dtype, 1)], 1, two) == [kernel]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64], ids=str)
+def test_tiles_write_whole_sectors_of_large_results(dtype: torch.dtype) -> None:
+    """Short segments that are no multiples of 32 bytes are gathered; of bytes only beside other inputs."""
+    no_l2 = dataclasses.replace(FEW_MULTIPROCESSORS, l2_bytes=0)
+    strided = layouts.strided((130, 64), dtype, 3)
+    for n, pieces in ((64, False), (65, True), (191, True), (193, False)):
+        tensors = [layouts.permuted((130, n), dtype, i) for i in range(2)]
+        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == ["transpose"]
+        gathered = pieces and dtype != torch.uint8
+        assert launches_of(tensors, 1, no_l2) == ["gather" if gathered else "transpose"]
+        both = launches_of([*tensors, strided], 1, no_l2)
+        assert both == (["gather"] if pieces else ["gather", "transpose"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [2, 3, 20])
+def test_inputs_of_unequal_blocks_take_turns(dtype: torch.dtype, count: int) -> None:
+    """Vectors of some and single elements of others, and inputs of other lengths, up to a quarter as long."""
+    for rows, n in ((90, 70), (301, 33), (7, 200)):
+        ones = [layouts.narrowed((rows, n), dtype, i) for i in range(count)]
+        others = [layouts.strided((rows, max(1, n // (1 + i % 4))), dtype, i) for i in range(count)]
+        for tensors, l2_bytes in itertools.product((ones + others, others, others + ones[:1]), (0, 50 << 20)):
+            gpu = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=l2_bytes)
+            assert launches_of(tensors, 1, gpu) == ["gather"]
+
+
+def test_transposes_of_two_kinds() -> None:
+    """Each kind has a launch, where there is enough of both."""
+    one = [random_bits(64 * 48 * 48, torch.float32, 1).view(48, 48, 64).permute(2, 0, 1)]
+    other = [random_bits(64 * 48 * 48, torch.float32, 2).view(64, 48, 48).transpose(1, 2)]
+    assert launches_of([*one, *other], 0) == ["gather"]
+    assert launches_of([*one, *other], 0, FEW_MULTIPROCESSORS) == ["transpose", "transpose"]
+
+
+def test_runs_that_are_converted_keep_their_vectors_in_large_calls() -> None:
+    runs = [layouts.plain((64, 129), torch.float32, 0), layouts.plain((64, 3), torch.bfloat16, 1)]
+    strided = layouts.strided((64, 7), torch.float32, 2)
+    assert launches_of([*runs, strided], 1) == ["gather"]
+    assert launches_of([*runs, strided], 1, FEW_MULTIPROCESSORS) == ["convert", "gather"]
+
+
+def test_inputs_of_many_shapes() -> None:
+    """What the arguments hold: 4 KB take fewer, and then there are more launches."""
+    tensors = [layouts.strided((3, 1 + i), torch.int16, i) for i in range(150)]
+    assert launches_of(tensors, 1) == ["gather"]
+    old = OTHERS["sm_90 with a driver before CUDA 12.1"]
+    assert launches_of(tensors, 1, old) == ["gather"] * 5
+    alike = [layouts.strided((3, 5), torch.int16, i) for i in range(1001)]
+    assert launches_of(alike, 1) == ["gather"] * 2
+    assert launches_of(alike, 1, old) == ["gather"] * 8
+
+
+@pytest.mark.parametrize("layout", ["expanded inside", "narrowed"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32], ids=str)
+def test_inputs_alike_in_different_phases(dtype: torch.dtype, layout: str) -> None:
+    """They do not take as many vectors of the result."""
+    for n in range(64, 96):
+        for rows in (1, 2):
+            tensors = [LAYOUTS[layout]((rows, n), dtype, i) for i in range(16)]
+            assert len(launches_of(tensors, 1)) == 1
+            assert len(launches_of([t[None] for t in tensors], 2)) == 1
+
+
+def test_one_long_input_among_short_ones() -> None:
+    """Blocks are found by a search where inputs have very different numbers of them."""
+    tensors = [layouts.strided((2, n), torch.float32, n) for n in (3, 9000, 5, 1, 700, 2)]
+    assert launches_of(tensors, 1) == ["gather"]
+    assert launches_of([t.transpose(0, 1) for t in tensors], 0) == ["gather"]
+    packed = [layouts.narrowed((2, n), torch.uint8, n) for n in (3, 9000, 5, 70, 700, 64)]
+    assert launches_of([t[None].expand(3, -1, -1).transpose(0, 1) for t in packed], 2) == ["gather"]
+
+
+@pytest.mark.parametrize(("steps", "launches"), [(60, ["gather", "gather"]), (40, ["gather"])])
+def test_what_is_converted_has_little_beside_it(steps: int, launches: list[str]) -> None:
+    """Which is moved by packs, where it is more than 8,192 elements a multiprocessor."""
+    one = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
+    as_it_is = layouts.plain((9, steps, 20), torch.float32, 0)[..., 1:18]
+    converted = layouts.plain((9, 3, 20), torch.bool, 1)[..., 2:19]
+    assert launches_of([converted, as_it_is], 1, one) == launches
+
+
+def test_few_runs_beside_others_are_gathered() -> None:
+    """Those of less than three quarters of a large result, whose kernel would go through all of it."""
+
+    def launched(columns: int, strided: int, dtype: torch.dtype) -> list[str]:
+        others = [layouts.strided((64, strided), torch.float32, 2)]
+        return launches_of([layouts.plain((64, columns), dtype, 0), *others], 1, FEW_MULTIPROCESSORS)
+
+    assert launched(135, 45, torch.bfloat16) == ["convert", "gather"]
+    assert launched(134, 45, torch.bfloat16) == ["gather"]
+    assert launched(8, 172, torch.bool) == ["gather", "gather"]
+    assert launched(135, 45, torch.float32) == ["gather"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [2, 8])
+def test_pieces_apart_are_gathered(dtype: torch.dtype, count: int) -> None:
+    """Runs of up to 8 bytes, three of them apart; but not elements of 8 bytes."""
+    size = dtype.itemsize
+    for run in (1, max(1, 8 // size), 8 // size + 1):
+        for apart in (2 * run, 3 * run - 1, 3 * run, 7 * run):
+            tensors = [layouts.flat(50 * apart, dtype, i).view(50, apart)[:, :run] for i in range(count)]
+            far = size < 8 and run * size <= 8 and apart >= 3 * run
+            assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["gather" if far else "words"]
+
+
+@pytest.mark.parametrize("rows", [2, 4, 6, 22, 23, 24, 25, 27, 30])
+@pytest.mark.parametrize("multiprocessors", [1, 2])
+def test_rows_of_16_bytes_in_fours(rows: int, multiprocessors: int) -> None:
+    """Those of the last four that do not exist are the last one again."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
+    for packs in (2048 * multiprocessors * 3 // rows, 2048 * multiprocessors * 4 // rows, 5):
+        tensors = [layouts.plain((rows, 4 * n), torch.float32, n) for n in (packs - 2, 2)]
+        assert launches_of(tensors, 1, gpu) == ["words"]
