@@ -64,9 +64,10 @@ constexpr int64_t kLongRow = 2048;          // this long: or each line of an inp
 constexpr int64_t kShortRunInEights = 256;  // up to here columns of single small words, however many
 constexpr int64_t kLongWords = 640;         // from here runs of 4-byte words are made in a line,
 constexpr int64_t kLongWordsOfMany = 2560;  // or from here, where each look-up is of more than 8 inputs
-constexpr int64_t kLongRun = 2048;          // from here those of small words are, if they are many;
+constexpr int64_t kLongRun = 2048;          // from here those of small words are, if they are many
+// And from here runs.cu makes those of small words that no pack fits.
 template <int word>
-constexpr int64_t kLongRunOf = word == 2 ? 8192 : 2048;  // and from here those that no pack fits
+constexpr int64_t kLongRunOf = word == 2 ? 8192 : 2048;
 
 // ---- launch ------------------------------------------------------------------------------------------
 

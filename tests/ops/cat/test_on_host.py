@@ -225,6 +225,23 @@ def test_every_way_of_words(words: int, rows: int, dtype: torch.dtype, count: in
         check(tensors, 1, gpus=(FEW_MULTIPROCESSORS,))
 
 
+@fixture_is_fine
+@given(st.data(), st.sampled_from(BITS), ORDERS)
+def test_words_of_any_size(data: st.DataObject, dtype: torch.dtype, order: tuple[int, int]) -> None:
+    """Of a GPU with one multiprocessor: any rows, inputs, lengths and addresses, and rows apart."""
+    rows = data.draw(st.sampled_from([1, 2, 3, 4, 5, 8, 23, 24, 100]), label="rows")
+    count = data.draw(st.sampled_from([2, 3, 8, 9, 16, 17, 33]), label="inputs")
+    most = data.draw(st.sampled_from([2, 10, 100, 30000 // (rows * count) + 1]), label="longest")
+    step = data.draw(st.sampled_from([1, 1, 2, 4, 8]), label="lengths are multiples of")
+    tensors = []
+    for i in range(count):
+        n = step * data.draw(st.integers(1, max(1, most // step)))
+        apart = step * data.draw(st.sampled_from([0, 0, 0, 1, 3]))
+        flat = random_bits(step + rows * (n + apart), dtype, i)
+        tensors.append(flat[step * (i % 2) :][: rows * (n + apart)].view(rows, n + apart)[:, apart:])
+    check(tensors, 1, order, gpus=(FEW_MULTIPROCESSORS,))
+
+
 @pytest.mark.parametrize("widths", [(1, 1), (1, 1, 1), (2, 2), (1, 2), (3, 2), (2, 3, 5), (1,) * 9, (4, 4)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 @pytest.mark.parametrize("rows", [600, 3001])
