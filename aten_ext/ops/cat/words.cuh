@@ -51,7 +51,7 @@ struct CatWords {
 };
 
 // 2 runs, or 8 or 16, found without a table and made in one launch. Each launch reads its arguments for the
-// first time, line by line of constant memory: these are two or three.
+// first time, line by line of constant memory: these are two to five.
 template <int most>
 struct FewRuns : CatWords {
   static constexpr int kCapacity = most;
