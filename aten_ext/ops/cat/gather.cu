@@ -7,9 +7,7 @@
 // threads read the same of the arguments, and blocks of many tiny inputs read theirs side by side.
 //
 // Bytes an element: sizeof(its dtype) read, or the whole sector of 32 bytes where its neighbours are
-// elsewhere; sizeof(T) written. Where the innermost dimension is contiguous or expanded and long enough, a
-// thread makes one aligned vector of 16 bytes; elsewhere it moves kElements, in small calls one, coalesced in
-// the result.
+// elsewhere; sizeof(T) written. What a thread makes of an input, gather_ways.h says.
 // Positions are 32 bits wherever the tensors allow it, and every division is a multiplication. Alternatives
 // and timings: docs/kernels/cat.md.
 #include "ops/cat/gather.cuh"
@@ -23,6 +21,7 @@
 #include "core/launch_sequence.h"
 #include "core/math.h"
 #include "device/sync.cuh"
+#include "ops/cat/gather_ways.h"
 #include "ops/cat/kernels.h"
 
 namespace aten_ext::cuda {
@@ -35,23 +34,10 @@ constexpr int kMaxThreads = 256;
 constexpr int kMinThreads = 32;
 // Blocks shrink rather than leave most of the GPU idle.
 constexpr int64_t kBlocksPerSM = 2;
-// Of a thread, where it makes no pack: with 48 warps an SM, 24 KB of fp32 under way.
-constexpr int kElements = 4;
 template <typename Index>
 constexpr int kMinBlocksPerSM = sizeof(Index) == 4 ? 6 : 4;
 // So many blocks that have nothing to do are launched and end in less time than a search takes.
 constexpr int64_t kIdleBlocks = 512;
-// Packs, from segments of this many bytes on: at both ends of a segment is a pack that is stored in pieces.
-constexpr int64_t kPackedSegment = 64;
-// And from innermost dimensions of this many bytes on. Shorter ones put most packs across two of them, which
-// elements of 4 bytes do not win back. Larger elements are vectors enough.
-constexpr int64_t kPackedRun = 16;
-constexpr int64_t kPackedRunOfWords = 64;
-
-// Inputs take turns in a large result, where all would have at most so many times as many blocks if they had
-// as many as the one with the most.
-constexpr int64_t kMostTurns = 4;
-
 // Most calls are to cost no more of a launch than they need.
 constexpr int kFewArgumentBytes = 384;
 constexpr int kTinyArgumentBytes = 768;
@@ -60,25 +46,29 @@ constexpr int kMediumArgumentBytes = 8192;
 
 // ---- kernel ------------------------------------------------------------------------------------------
 
-// Grid: blocks of one input after those of the other, each with a thread for a pack, or for kElements.
+// Grid: blocks of one input after those of the other, each with threads for what it is made by.
 template <typename T, bool converts, typename Args>
 __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>) void cat_gather_kernel(
     const __grid_constant__ Args args) {
   launch_dependents();
   const auto [input, block, exists] = find_input(args);
-  bool done = !exists;
-  if constexpr (!converts && sizeof(T) < 8) {
-    if (exists && args.shape_of(input).by_packs) {
-      make_pack<T>(args, input, block);
-      done = true;
+  if (exists) {
+    if constexpr (converts) {
+      move_elements<T, true, kElements<T, true>>(args, input, block);
+    } else {
+      make_part<T>(args, input, block);
     }
   }
-  if (!done) {
-    if (args.single) {
-      move_elements<T, converts, 1>(args, input, block);
-    } else {
-      move_elements<T, converts, kElements>(args, input, block);
-    }
+  wait_for_previous_launches();
+}
+
+// The same of a small result: each thread moves one element.
+template <typename T, bool converts, typename Args>
+__global__ __launch_bounds__(kMaxThreads) void cat_gather_single_kernel(const __grid_constant__ Args args) {
+  launch_dependents();
+  const auto [input, block, exists] = find_input(args);
+  if (exists) {
+    move_elements<T, converts, 1>(args, input, block);
   }
   wait_for_previous_launches();
 }
@@ -88,30 +78,20 @@ __global__ __launch_bounds__(kMaxThreads, kMinBlocksPerSM<typename Args::Index>)
 // What follows from an input and its place in the result. The host finds it out once for each input.
 struct Described {
   int64_t items;
-  int64_t packs;
+  int64_t packs;    // or strips
   int64_t threads;  // that they are worth
-  bool by_packs;
+  GatherWay way;
+  int patch_dim;
   bool own_shape;  // not the one before's
 };
 
-bool are_singles(const CatGatherParams& p) {
-  return p.rows * p.row_size <= kCatSinglesPerSM * p.gpu.multiprocessors;
-}
-
-bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
-  const int64_t size = p.element_size;
-  return !p.converts && size < 8 && !are_singles(p) && input.strides[input.dims - 1] <= 1 &&
-         input.segment * size >= kPackedSegment &&
-         input.sizes[input.dims - 1] * size >= (size >= 4 ? kPackedRunOfWords : kPackedRun);
-}
-
-// The most packs that any segment of an input touches: where rows differ in phase, one more than its bytes
-// fill.
-int64_t packs_of(const CatGatherParams& p, const CatGatherInput& input) {
+// The most packs, of `bytes` each, that any segment of an input touches: where rows differ in phase, one more
+// than its bytes fill.
+int64_t packs_of(const CatGatherParams& p, const CatGatherInput& input, int64_t bytes) {
   const uintptr_t first = reinterpret_cast<uintptr_t>(p.out) + input.begin * p.element_size;
-  const bool in_step = p.rows == 1 || p.row_size * p.element_size % 16 == 0;
-  const int64_t phase = in_step ? static_cast<int64_t>(first & 15) : 16 - p.element_size;
-  return ceil_div(phase + input.segment * p.element_size, int64_t{16});
+  const bool in_step = p.rows == 1 || p.row_size * p.element_size % bytes == 0;
+  const int64_t phase = in_step ? static_cast<int64_t>(first) & (bytes - 1) : bytes - p.element_size;
+  return ceil_div(phase + input.segment * p.element_size, bytes);
 }
 
 // Whether one shape describes both, as far as the inputs themselves go.
@@ -120,19 +100,42 @@ bool are_alike(const CatGatherInput& a, const CatGatherInput& b) {
          std::equal(a.strides, a.strides + a.dims, b.strides);
 }
 
+template <typename T, bool converts>
+int64_t items_of_thread(GatherWay way) {
+  switch (way) {
+    case GatherWay::Packs:
+    case GatherWay::Patches:
+      return 1;
+    case GatherWay::Strips:
+      return kStrips;
+    case GatherWay::Line:
+      return kElementsOfLine<T>;
+    case GatherWay::Single:
+      return 1;
+    default:
+      return kElements<T, converts>;
+  }
+}
+
+template <typename T, bool converts>
 std::vector<Described> describe(const CatGatherParams& p) {
-  const int64_t elements = are_singles(p) ? 1 : kElements;
   std::vector<Described> all(static_cast<size_t>(p.count));
   for (int64_t i = 0; i < p.count; ++i) {
     const CatGatherInput& input = p.inputs[i];
     Described& one = all[i];
     const bool alike = i > 0 && are_alike(input, p.inputs[i - 1]);
-    one.by_packs = alike ? all[i - 1].by_packs : is_by_packs(p, input);
-    one.packs = packs_of(p, input);
-    one.items = p.rows * (one.by_packs ? one.packs : input.segment);
-    one.threads = one.by_packs ? one.items : ceil_div(one.items, elements);
+    one.way = way_of(p, input);
+    const bool strips = one.way == GatherWay::Strips;
+    one.packs = packs_of(p, input, strips ? kStrip * p.element_size : 16);
+    one.patch_dim = one.way == GatherWay::Patches ? patch_dim_of(p, input) : 0;
+    one.items = p.rows * (strips || one.way == GatherWay::Packs ? one.packs : input.segment);
+    if (one.way == GatherWay::Patches) {
+      const int64_t size = input.sizes[one.patch_dim];
+      one.items = one.items / size * ceil_div(size, int64_t{16} / p.element_size);
+    }
+    one.threads = ceil_div(one.items, items_of_thread<T, converts>(one.way));
     // Packs depend on the place in the result too.
-    one.own_shape = !alike || one.items != all[i - 1].items;
+    one.own_shape = !alike || one.way != all[i - 1].way || one.items != all[i - 1].items;
   }
   return all;
 }
@@ -152,20 +155,27 @@ constexpr int record_bytes(int dims) {
 }
 
 template <typename Index>
-void write_record(unsigned char* to, const CatGatherInput& input, const Described& described) {
+void write_record(unsigned char* to, const CatGatherInput& input, const Described& described,
+                  int element_size) {
   GatherShape<Index> shape{};
   shape.segment = Divider<Index>(static_cast<Index>(input.segment));
-  if (described.by_packs) {
+  if (described.way == GatherWay::Packs || described.way == GatherWay::Strips) {
     shape.packs = Divider<Index>(static_cast<Index>(described.packs));
   }
   shape.items = static_cast<Index>(described.items);
   shape.reach = static_cast<Index>(reach_of(input));
   shape.dims = static_cast<uint32_t>(input.dims);
-  shape.by_packs = described.by_packs;
+  shape.way = described.way;
+  shape.along = static_cast<uint8_t>(described.patch_dim);
+  const bool patches = described.way == GatherWay::Patches;
+  if (patches) {
+    shape.packs = Divider<Index>(static_cast<Index>(input.sizes[described.patch_dim]));
+  }
   std::memcpy(to, &shape, sizeof(shape));
   for (int d = 0; d < input.dims; ++d) {
-    const GatherDim<Index> dim{Divider<Index>(static_cast<Index>(input.sizes[d])),
-                               static_cast<Index>(input.strides[d])};
+    const int64_t unit = patches && d == described.patch_dim ? 16 / element_size : 1;
+    const GatherDim<Index> dim{Divider<Index>(static_cast<Index>(ceil_div(input.sizes[d], unit))),
+                               static_cast<Index>(input.strides[d] * unit)};
     std::memcpy(to + record_bytes<Index>(d), &dim, sizeof(dim));
   }
 }
@@ -173,7 +183,7 @@ void write_record(unsigned char* to, const CatGatherInput& input, const Describe
 // Describes inputs from number `from` on, as many as the arguments hold; returns the blocks that they take.
 template <typename Args>
 int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<Described>& described,
-                       int64_t from, int threads) {
+                       int64_t from, int threads, bool in_turns) {
   using Index = typename Args::Index;
   int record = 0;
   int next_record = 0;
@@ -190,7 +200,7 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
       if (next_record > Args::kRecordBytes) {
         break;
       }
-      write_record<Index>(args.records + record, input, one);
+      write_record<Index>(args.records + record, input, one, p.element_size);
     }
     const int64_t more = ceil_div(one.threads, int64_t{threads});
     if (blocks + more > std::numeric_limits<int32_t>::max() / 2) {
@@ -204,12 +214,8 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
     blocks += more;
     most = std::max(most, more);
   }
-  // Inputs that share rows of a large result write them at about the same time: sectors that hold elements of
-  // two are whole before they leave the L2. In a small one inputs that are read across gain by having the GPU
-  // to themselves.
   constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-  args.in_turns = p.rows > 1 && most * args.count <= std::min(kMostTurns * blocks, kMostBlocks) &&
-                  p.gpu.is_large(p.rows * p.row_size * p.element_size);
+  args.in_turns = in_turns && most * args.count <= std::min(kMostTurns * blocks, kMostBlocks);
   // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
   args.equal_blocks = args.in_turns || most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
   args.equal_shapes = record == 0;
@@ -228,15 +234,15 @@ cudaError_t launch_list(const CatGatherParams& p, const std::vector<Described>& 
   Args args;
   args.out = static_cast<char*>(p.out);
   args.row_size = static_cast<typename Args::Index>(p.row_size);
-  args.single = are_singles(p);
+  const bool in_turns = take_turns(p);
+  const auto kernel = is_beyond(p, kSinglesPerSM) ? cat_gather_kernel<T, converts, Args>
+                                                  : cat_gather_single_kernel<T, converts, Args>;
   for (int64_t from = 0; from < p.count; from += args.count) {
-    const int64_t blocks = fill_arguments(args, p, described, from, threads);
+    const int64_t blocks = fill_arguments(args, p, described, from, threads, in_turns);
     if (args.count == 0) {  // more elements than any GPU holds
       return cudaErrorInvalidValue;
     }
-    if (const cudaError_t error =
-            sequence.launch(cat_gather_kernel<T, converts, Args>, blocks, threads, args);
-        error != cudaSuccess) {
+    if (const cudaError_t error = sequence.launch(kernel, blocks, threads, args); error != cudaSuccess) {
       return error;
     }
   }
@@ -252,7 +258,7 @@ struct Total {
 
 Total total_of(const CatGatherParams& p, const std::vector<Described>& described) {
   // The last block's index goes beyond the end.
-  constexpr int64_t kLimit = kCatIndexLimit - int64_t{kMaxThreads} * kElements;
+  constexpr int64_t kLimit = kCatIndexLimit - int64_t{kMaxThreads} * kElementsOfLine<uint8_t>;
   Total total;
   total.wide = p.rows * p.row_size > kLimit;
   for (int64_t i = 0; i < p.count; ++i) {
@@ -279,7 +285,7 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
                     sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
   static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
-  const std::vector<Described> described = describe(p);
+  const std::vector<Described> described = describe<T, converts>(p);
   const Total total = total_of(p, described);
   int threads = kMinThreads;
   while (threads < kMaxThreads && total.threads > kBlocksPerSM * p.gpu.multiprocessors * threads) {

@@ -1,110 +1,18 @@
-// The device side of cat by strides (gather.cu): what the kernel is told about the inputs, and how a block
-// makes its part of one.
+// The device side of cat by strides (gather.cu): how a block makes its part of an input.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#include "core/dtype.h"
 #include "device/division.cuh"
-#include "device/search.cuh"
 #include "ops/cat/convert.cuh"
+#include "ops/cat/gather_arguments.cuh"
 #include "ops/cat/window.cuh"
 
 namespace aten_ext::cuda {
-
-// ---- arguments ---------------------------------------------------------------------------------------
-
-template <typename Index>
-struct GatherDim {
-  Divider<Index> size;
-  Index stride;
-};
-
-// What inputs have in common that differ in their data and place alone. Everything in elements. Its
-// dimensions follow it.
-template <typename Index>
-struct GatherShape {
-  Divider<Index> segment;  // of a row of the result
-  Divider<Index> packs;    // that cover a segment
-  Index items;             // elements; or packs, where it is made by them
-  Index reach;             // in memory, from the first element to the end of the last
-  uint32_t dims;
-  bool by_packs;
-
-  __device__ __forceinline__ const GatherDim<Index>* begin() const {
-    return reinterpret_cast<const GatherDim<Index>*>(this + 1);
-  }
-};
-
-// What a small call reads is at the beginning: each line of constant memory is waited for.
-template <typename Index_, int inputs, int bytes>
-struct GatherArguments {
-  using Index = Index_;
-  static constexpr int kInputs = inputs;
-  static constexpr int kRecordBytes =
-      (bytes - 40 -
-       inputs * static_cast<int>(sizeof(void*) + sizeof(Index) + sizeof(uint32_t) + sizeof(uint16_t) +
-                                 sizeof(Dtype))) /
-      8 * 8;
-
-  char* out;
-  Index row_size;
-  Divider<uint32_t> blocks;  // of an input, if all have as many; or inputs, if those take turns
-  int32_t count;
-  bool equal_blocks;  // as far as the grid goes
-  bool in_turns;      // the first block of each input, the second of each, and so on
-  bool equal_shapes;
-  bool single;  // a thread moves one element
-  Dtype dtype[inputs];
-  uint16_t shape[inputs];  // where in `records`, in multiples of 4 bytes
-  Index begin[inputs];
-  const void* data[inputs];
-  alignas(8) unsigned char records[kRecordBytes];  // each a GatherShape and its GatherDims
-  // Its number; of inputs in turns what turn_share() says.
-  uint32_t first_block[inputs];
-
-  __device__ __forceinline__ const GatherShape<Index>& shape_of(uint32_t input) const {
-    const int at = equal_shapes ? 0 : 4 * shape[input];
-    return *reinterpret_cast<const GatherShape<Index>*>(records + at);
-  }
-};
-
-// ---- which input -------------------------------------------------------------------------------------
-
-// Of an input with `blocks` blocks, whose inputs take `turns` turns: blocks a turn as a fraction of 2^32,
-// less one.
-inline uint32_t turn_share(int64_t blocks, int64_t turns) {
-  const auto whole = static_cast<uint64_t>(blocks) << 32;
-  return static_cast<uint32_t>((whole + static_cast<uint64_t>(turns) - 1) / static_cast<uint64_t>(turns) - 1);
-}
-
-struct BlockOfInput {
-  uint32_t input;
-  uint32_t block;
-  bool exists;
-};
-
-// The block's: which of the blocks of which input. The same for all of its threads, so that what follows
-// from it is read once a warp.
-template <typename Args>
-__device__ __forceinline__ BlockOfInput find_input(const Args& args) {
-  if (args.equal_blocks) {
-    const auto [quotient, remainder] = args.blocks(blockIdx.x);
-    if (!args.in_turns) {
-      return {quotient, remainder, true};
-    }
-    // Inputs with fewer blocks sit out turns, evenly, so that all are as far.
-    const uint64_t share = uint64_t{args.first_block[remainder]} + 1;
-    const uint64_t before = quotient * share;
-    const auto block = static_cast<uint32_t>(before >> 32);
-    return {remainder, block, static_cast<uint32_t>((before + share) >> 32) != block};
-  }
-  const int input = find_last_begin(args.first_block, static_cast<uint32_t>(blockIdx.x), 0, args.count);
-  return {static_cast<uint32_t>(input), blockIdx.x - args.first_block[input], true};
-}
 
 // ---- elements ----------------------------------------------------------------------------------------
 
@@ -162,7 +70,63 @@ __device__ __forceinline__ void move_elements(const Args& args, uint32_t input, 
   }
 }
 
+// The same of an input of one dimension in a result of one row.
+template <typename T, int count, typename Args>
+__device__ __forceinline__ void move_line(const Args& args, uint32_t input, uint32_t block) {
+  using Index = typename Args::Index;
+  const GatherShape<Index>& shape = args.shape_of(input);
+  const Index first = static_cast<Index>(block) * (blockDim.x * count) + threadIdx.x;
+  const Index stride = shape.begin()->stride;
+  const T* const from = static_cast<const T*>(args.data[input]);
+  T* const to = reinterpret_cast<T*>(args.out) + args.begin[input];
+  T x[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const Index at = first + i * blockDim.x;
+    if (at < shape.items) {
+      x[i] = from[at * stride];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const Index at = first + i * blockDim.x;
+    if (at < shape.items) {
+      to[at] = x[i];
+    }
+  }
+}
+
 // ---- packs -------------------------------------------------------------------------------------------
+
+// `length` elements of the result at an aligned address, of which those from `skip` up to `end` are the
+// input's: at the ends of a segment a part of them is another's.
+template <typename T, typename Index>
+struct Place {
+  T* to;
+  Index at;  // of element `skip` in the input, row by row
+  int skip;
+  int end;
+
+  __device__ __forceinline__ int count() const {
+    return end - skip;
+  }
+};
+
+// Number `item` of an input. Where segments differ in phase, some take one less, and the last is empty.
+template <typename T, int length, typename Args, typename Index = typename Args::Index>
+__device__ __forceinline__ Place<T, Index> place_of(const Args& args, uint32_t input,
+                                                    const GatherShape<Index>& shape, Index item) {
+  const auto [row, nth] = shape.packs(item);
+  T* const start =
+      reinterpret_cast<T*>(args.out) + static_cast<uint64_t>(row * args.row_size + args.begin[input]);
+  const Index phase = phase_of<length* static_cast<int>(sizeof(T))>(start) / sizeof(T);
+  const Index before = max(length * nth, phase) - phase;
+  const Index segment = shape.segment.divisor();
+  const Index left = before < segment ? segment - before : 0;
+  const int skip = nth == 0 ? static_cast<int>(phase) : 0;
+  return {start + (static_cast<int64_t>(length * nth) - static_cast<int64_t>(phase)), row * segment + before,
+          skip, skip + static_cast<int>(min(left, static_cast<Index>(length - skip)))};
+}
 
 // Sixteen bytes of which each element is `x`.
 template <typename T>
@@ -197,8 +161,7 @@ __device__ __forceinline__ Index begin_of(const GatherShape<Index>& shape, const
 }
 
 // One aligned vector of 16 bytes of the result a thread, of an input whose innermost dimension has stride 1
-// or 0 and is at least as long as a vector: so it lies in one such run or in two. At the ends of a segment a
-// part of it is another's.
+// or 0 and is at least as long as a vector: so it lies in one such run or in two.
 template <typename T, typename Args>
 __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint32_t block) {
   using Index = typename Args::Index;
@@ -209,24 +172,17 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
   if (item >= shape.items) {
     return;
   }
-  const auto [row, nth] = shape.packs(item);
-  char* const start = args.out + kBytes * static_cast<uint64_t>(row * args.row_size + args.begin[input]);
-  const Index phase = phase_of(start) / kBytes;
-  const Index at = max(kPack * nth, phase) - phase;
-  const Index segment = shape.segment.divisor();
-  if (at >= segment) {
-    return;  // where segments differ in phase, some take one pack less
+  const Place<T, Index> place = place_of<T, kPack>(args, input, shape, item);
+  if (place.count() == 0) {
+    return;
   }
-  char* const to = start + kBytes * (static_cast<int64_t>(kPack * nth) - static_cast<int64_t>(phase));
-  const int skip = nth == 0 ? static_cast<int>(phase) : 0;  // elements of the pack that are not ours
-  const Index left = segment - at;
-  const int end = left < static_cast<Index>(kPack - skip) ? skip + static_cast<int>(left) : kPack;
-
+  const int skip = place.skip;
+  const int end = place.end;
   const GatherDim<Index>* const dims = shape.begin();
   const GatherDim<Index>& inner = dims[shape.dims - 1];
-  const auto [outer, within] = inner.size(row * segment + at);
+  const auto [outer, within] = inner.size(place.at);
   const Index inside = inner.size.divisor() - within;  // elements of this run
-  const bool crosses = inside < static_cast<Index>(end - skip);
+  const bool crosses = inside < static_cast<Index>(place.count());
   const Index first = begin_of(shape, dims, outer);
   const Index second = crosses ? begin_of(shape, dims, outer + 1) : first;
   const int middle = crosses ? skip + static_cast<int>(inside) : kPack;
@@ -247,7 +203,7 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
 #pragma unroll 1
       for (int i = skip; i < end; ++i) {
         const char* const address = (i < middle ? from : then) + kBytes * i;
-        reinterpret_cast<T*>(to)[i] = *reinterpret_cast<const T*>(address);
+        place.to[i] = *reinterpret_cast<const T*>(address);
       }
       return;
     }
@@ -256,7 +212,151 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
       value = merge_bytes(value, load_fitting(then), kBytes * middle, 16);
     }
   }
-  store_granule<(kBytes < 4 ? kBytes : 4)>(to, value, kBytes * skip, kBytes * end);
+  store_granule<(kBytes < 4 ? kBytes : 4)>(reinterpret_cast<char*>(place.to), value, kBytes * skip,
+                                           kBytes * end);
+}
+
+// ---- strips ------------------------------------------------------------------------------------------
+
+// Strips, neighbours by neighbouring threads, of an input whose innermost dimension is at least as long as
+// one: so it lies in one such run or in two. A division then serves as many elements as a strip has.
+template <typename T, typename Args>
+__device__ __forceinline__ void make_strips(const Args& args, uint32_t input, uint32_t block) {
+  using Index = typename Args::Index;
+  const GatherShape<Index>& shape = args.shape_of(input);
+  const Index first = static_cast<Index>(block) * (blockDim.x * kStrips) + threadIdx.x;
+  if (first >= shape.items) {
+    return;
+  }
+  const GatherDim<Index>* const dims = shape.begin();
+  const GatherDim<Index>& inner = dims[shape.dims - 1];
+  const T* const data = static_cast<const T*>(args.data[input]);
+  Place<T, Index> place[kStrips];
+  alignas(kStrip * sizeof(T)) T x[kStrips][kStrip];
+#pragma unroll
+  for (int i = 0; i < kStrips; ++i) {
+    const Index item = first + i * blockDim.x;
+    // Beyond the end the last one again.
+    place[i] = place_of<T, kStrip>(args, input, shape, min(item, shape.items - 1));
+    const auto [outer, within] = inner.size(place[i].at);
+    const Index inside = inner.size.divisor() - within;  // elements of this run
+    const Index from = begin_of(shape, dims, outer) + within * inner.stride;
+    const bool crosses = inside < static_cast<Index>(place[i].count());
+    const Index then = crosses ? begin_of(shape, dims, outer + 1) - inside * inner.stride : from;
+#pragma unroll
+    for (int j = 0; j < kStrip; ++j) {
+      const auto nth = static_cast<Index>(j - place[i].skip);
+      if (j >= place[i].skip && j < place[i].end) {
+        x[i][j] = data[(nth < inside ? from : then) + nth * inner.stride];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kStrips; ++i) {
+    if (place[i].count() == kStrip) {
+      using Word = std::conditional_t<sizeof(T) == 1, uint32_t, uint2>;
+      *reinterpret_cast<Word*>(place[i].to) = *reinterpret_cast<const Word*>(x[i]);
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < kStrip; ++j) {
+      if (j >= place[i].skip && j < place[i].end) {
+        place[i].to[j] = x[i][j];
+      }
+    }
+  }
+}
+
+// ---- patches -----------------------------------------------------------------------------------------
+
+// Sixteen bytes of the input a thread, along a dimension that is contiguous there and not the result's last:
+// neighbouring threads store neighbours of the result, of as many of its runs as a patch has elements. In the
+// input's dimensions, `along` counts patches.
+template <typename T, typename Args>
+__device__ __forceinline__ void make_patch(const Args& args, uint32_t input, uint32_t block) {
+  using Index = typename Args::Index;
+  constexpr int kPatch = 16 / sizeof(T);
+  const GatherShape<Index>& shape = args.shape_of(input);
+  Index rest = static_cast<Index>(block) * blockDim.x + threadIdx.x;
+  if (rest >= shape.items) {
+    return;
+  }
+  const GatherDim<Index>* const dims = shape.begin();
+  Index from = 0;
+  Index to = 0;     // of the first element in the input, row by row
+  Index inner = 1;  // elements of the dimensions so far
+  Index step = 0;   // between two elements
+  Index left = 0;
+#pragma unroll 1
+  for (int d = static_cast<int>(shape.dims) - 1; d >= 0; --d) {
+    const auto [quotient, at] = dims[d].size(rest);
+    rest = quotient;
+    from += at * dims[d].stride;
+    Index size = dims[d].size.divisor();
+    Index element = at;
+    if (d == shape.along) {
+      size = shape.packs.divisor();
+      element = at * kPatch;
+      step = inner;
+      left = size - element;
+    }
+    to += element * inner;
+    inner *= size;
+  }
+  const int count = static_cast<int>(min(left, Index{kPatch}));
+
+  const T* const data = static_cast<const T*>(args.data[input]);
+  const char* const address = reinterpret_cast<const char*>(data + from);
+  const char* const begin = reinterpret_cast<const char*>(data);
+  alignas(16) T x[kPatch];
+  if (window_fits(address, Extent{begin, begin + sizeof(T) * static_cast<uint64_t>(shape.reach)})) {
+    *reinterpret_cast<uint4*>(x) = load_fitting(address);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPatch; ++i) {
+      if (i < count) {
+        x[i] = data[from + i];
+      }
+    }
+  }
+  T* const out = reinterpret_cast<T*>(args.out) + args.begin[input];
+#pragma unroll
+  for (int i = 0; i < kPatch; ++i) {
+    if (i < count) {
+      const auto [row, at] = shape.segment(to + i * step);
+      out[row * args.row_size + at] = x[i];
+    }
+  }
+}
+
+// ---- any of them -------------------------------------------------------------------------------------
+
+template <typename T, typename Args>
+__device__ __forceinline__ void make_part(const Args& args, uint32_t input, uint32_t block) {
+  const GatherWay way = args.shape_of(input).way;
+  if constexpr (sizeof(T) < 8) {
+    if (way == GatherWay::Packs) {
+      make_pack<T>(args, input, block);
+      return;
+    }
+  }
+  if constexpr (kHasStrips<T>) {
+    if (way == GatherWay::Strips) {
+      make_strips<T>(args, input, block);
+      return;
+    }
+  }
+  if constexpr (sizeof(T) <= 8) {
+    if (way == GatherWay::Patches) {
+      make_patch<T>(args, input, block);
+      return;
+    }
+  }
+  if (way == GatherWay::Line) {
+    move_line<T, kElementsOfLine<T>>(args, input, block);
+    return;
+  }
+  move_elements<T, false, kElements<T, false>>(args, input, block);
 }
 
 }  // namespace aten_ext::cuda

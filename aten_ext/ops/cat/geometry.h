@@ -165,6 +165,28 @@ inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input
   return -1;
 }
 
+// Elements that the tiles of an input have room for.
+inline int64_t elements_of_tiles(const CatGeometry& geometry, const CatStridedInput& input,
+                                 int64_t element_size) {
+  const int64_t edge = element_size <= 4 ? kTileEdge : kTileEdge / 2;
+  int64_t elements = 1;
+  for (size_t d = 0; d < geometry.sizes.size(); ++d) {
+    const int64_t size = d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+    const bool tiled = d + 1 == geometry.sizes.size() || static_cast<int>(d) == input.tile_dim;
+    elements *= tiled ? (size + edge - 1) / edge * edge : size;
+  }
+  return elements;
+}
+
+// Elements of the result between two neighbours in the memory of an input that tiles could take.
+inline int64_t elements_between(const CatGeometry& geometry, const CatStridedInput& input) {
+  int64_t elements = 1;
+  for (size_t d = static_cast<size_t>(input.tile_dim) + 1; d < geometry.sizes.size(); ++d) {
+    elements *= d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+  }
+  return elements;
+}
+
 // An input, whose strides come in the order of its tensor, as a row-major array of dimensions of its own, as
 // few as its memory allows, in the geometry's order. `sizes` and `strides` have room for all of them; returns
 // how many are left.

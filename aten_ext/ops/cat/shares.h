@@ -38,10 +38,20 @@ struct CatShares {
 // another launch does.
 constexpr int64_t kGatheredTransposes[2] = {2048, 1024};
 constexpr int64_t kGatheredInCompany = 8192;
-// In a large result segments of fewer elements than this that are no multiples of a sector are gathered: the
-// inputs take turns there, so that sectors with elements of two are written once. Single bytes without other
-// inputs beside them are faster in tiles all the same.
+// And beyond it, as long as few elements are read before a sector's next one: up to this product of their
+// number and the square of the elements for each multiprocessor, or more where tiles are partly empty: by the
+// square of the part that is full. A gather becomes slower with either, while tiles have a launch to win
+// back.
+constexpr double kGatheredNearby = 3.5e9;
+constexpr double kGatheredNearbyInCompany = 7e10;
+// Elements of 2 bytes are gathered where no more of the tiles than this is full, and bytes always: patches of
+// the input (gather.cuh) take no longer.
+constexpr double kFullTiles = 0.65;
+// In a large result segments of fewer elements and bytes than this that are no multiples of a sector are
+// gathered: the inputs take turns there, so that sectors with elements of two are written once. Single bytes
+// without other inputs beside them are faster in tiles all the same.
 constexpr int64_t kShortSegment = 192;
+constexpr int64_t kShortSegmentBytes = 768;
 constexpr int64_t kSectorBytes = 32;
 // The kernels of runs go through the whole result, and pass by what others make: so runs are gathered too
 // where they are less than so much of it, 3 / 4.
@@ -70,6 +80,8 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   CatGeometry merged = geometry;
   merge_dimensions(merged, all);
   int64_t elements = 0;
+  int64_t of_tiles = 0;    // as many elements as their tiles have room for
+  int64_t between = 0;     // the most that are read before a sector's next one
   bool alone = true;       // nothing but transposes of one kind
   bool in_pieces = false;  // tiles would write sectors
   for (CatStridedInput& input : strided) {
@@ -77,7 +89,11 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
     if (input.tile_dim >= 0) {
       const int64_t segment = inputs[input.position].size_at_dim * geometry.step;
       elements += segment * geometry.rows;
-      in_pieces = in_pieces || (segment < kShortSegment && segment * by.element_size % kSectorBytes != 0);
+      of_tiles += elements_of_tiles(merged, input, by.element_size);
+      between = std::max(between, elements_between(merged, input));
+      const int64_t bytes = segment * by.element_size;
+      in_pieces =
+          in_pieces || (segment < kShortSegment && bytes < kShortSegmentBytes && bytes % kSectorBytes != 0);
       if (shares.tiled.empty()) {
         shares.tiled.reserve(strided.size());
       }
@@ -88,7 +104,12 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   alone = alone && shares.tiled.size() == inputs.size();
   in_pieces = in_pieces && by.gpu.is_large(numel * by.element_size) && !(alone && by.element_size == 1);
   const int64_t most = alone ? kGatheredTransposes[by.element_size > 2] : kGatheredInCompany;
-  if (in_pieces || elements <= most * by.gpu.multiprocessors) {
+  const double share = static_cast<double>(elements) / by.gpu.multiprocessors;
+  const double full = static_cast<double>(elements) / static_cast<double>(std::max(of_tiles, int64_t{1}));
+  const double nearby = static_cast<double>(between) * (share * full) * (share * full);
+  const bool patches = !by.converts && (by.element_size == 1 || (by.element_size == 2 && full <= kFullTiles));
+  if (in_pieces || patches || nearby <= (alone ? kGatheredNearby : kGatheredNearbyInCompany) ||
+      elements <= most * by.gpu.multiprocessors) {
     shares.tiled.clear();
     return;
   }

@@ -36,8 +36,18 @@ constexpr int64_t kBlocksPerSM = 2;
 // decides, and no way is shorter. Half as many where what follows is short too: small words, and words of 4
 // bytes in several rows of many inputs.
 constexpr int64_t kWordsPerSM = 2048;
-// Of more inputs than a few, up to so many words are left to tiny.cu, if all were as long as the longest.
-constexpr int64_t kTinyWordsPerSM = 512;
+// Of more than eight inputs, up to so many words for each multiprocessor are left to tiny.cu, if all were as
+// long as the longest: there each input has blocks of its own, here each warp looks up whose its words are.
+// It does so once for most of its words where runs are long, and 16 inputs at most are looked up at once.
+constexpr int64_t kTinyWords = 2048;               // of 16 bytes in short runs, or of 8,
+constexpr int64_t kTinyWordsInLongRuns = 1152;     // of 16 bytes in longer ones,
+constexpr int64_t kTinySmallWords = 1024;          // of up to 4 bytes,
+constexpr int64_t kTinySmallWordsElsewhere = 512;  // of up to 8 in short runs of few inputs, or in long runs
+constexpr int64_t kShortRunOfTiny = 32;            // bytes on average
+constexpr int64_t kShortRunOfFew = 16;
+constexpr int64_t kLongRunOfTiny = 256;
+// Of more words of 16 bytes than this for each multiprocessor a thread makes one, as of few.
+constexpr int64_t kWordsInColumnsPerSM = 4500;
 // Of fewer rows than this, if they are an odd number, pairs would make too much of one twice; and of fewer
 // than that, if they are no multiple of four, fours.
 constexpr int64_t kRowsInPairs = 16;
@@ -282,15 +292,36 @@ bool are_one_wave_of_fours(const CatRunsParams& p) {
          ceil_div(p.rows, int64_t{4}) * packs <= held_threads(p);
 }
 
+// Whether pairs of rows would make too much of one twice.
+bool are_odd_rows(const CatRunsParams& p) {
+  return p.rows % 2 != 0 && p.rows < kRowsInPairs;
+}
+
+// Whether words of 16 bytes are so many that memory decides.
+bool are_many_vectors(const CatRunsParams& p) {
+  return average_run(p) > kShortRun && bytes_of(p) / 16 > kWordsInColumnsPerSM * p.gpu.multiprocessors;
+}
+
 // Whether a warp that makes eight rows of a column reads a sector for each few words.
 bool are_rows_narrow(const CatRunsParams& p, int word) {
   return p.row_size * p.element_size <= (word == 1 ? kNarrowRowOfBytes : kNarrowRow) * word;
 }
 
+int64_t most_tiny_words(const CatRunsParams& p, int word) {
+  const int64_t run = average_run(p);
+  if (word == 16) {
+    return run <= kShortRunOfTiny ? kTinyWords : kTinyWordsInLongRuns;
+  }
+  if ((are_few(p) && run <= kShortRunOfFew) || run > kLongRunOfTiny) {
+    return kTinySmallWordsElsewhere;
+  }
+  return word == 8 ? kTinyWords : kTinySmallWords;
+}
+
 // Inputs that are so many and so small that a thread, or a warp, would look up many of them.
 bool are_tiny(const CatRunsParams& p, int word) {
   const int64_t words = p.count * p.rows * longest_run(p) * p.element_size / word;
-  return p.count > EightRuns::kCapacity && words <= kTinyWordsPerSM * p.gpu.multiprocessors &&
+  return p.count > EightRuns::kCapacity && words <= most_tiny_words(p, word) * p.gpu.multiprocessors &&
          !has_rows_apart(p);
 }
 
@@ -387,7 +418,7 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
   const bool one_row = p.rows == 1;
   switch (word) {
     case 16:
-      if (one_row || (p.rows % 2 != 0 && p.rows < kRowsInPairs && in_line(p, 16))) {
+      if (one_row || (in_line(p, 16) && (are_odd_rows(p) || are_many_vectors(p)))) {
         return launch_single<16>(p, sequence);
       }
       return (average_run(p) <= kShortRun && p.row_size * p.element_size >= kLongRow) ||

@@ -48,15 +48,31 @@ def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
     assert launches_of(ragged, 0) == [tiny] * launches
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_tiny_inputs_are_as_many_words_as_all_would_be_if_they_were_as_long(rows: int) -> None:
-    """512 words a multiprocessor."""
-    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2 * rows)
-    tensors = [layouts.flat(rows, torch.int16, i).view(rows, 1) for i in range(8)]
-    most = layouts.flat(rows * 113, torch.int16, 8).view(rows, 113)
-    one_more = layouts.flat(rows * 114, torch.int16, 8).view(rows, 114)
-    assert launches_of([*tensors, most], 1, two) == ["tiny"]
-    assert launches_of([*tensors, one_more], 1, two) != ["tiny"]
+# Of runs of 4-byte elements: how many inputs, elements of each, and the words a multiprocessor of tiny.cu.
+@pytest.mark.parametrize(
+    ("count", "size", "word", "most"),
+    [
+        (12, 3, 4, 512),  # few inputs of short runs, which are looked up at once
+        (12, 5, 4, 1024),
+        (20, 3, 4, 1024),
+        (20, 2, 8, 2048),
+        (20, 8, 16, 2048),
+        (20, 16, 16, 1152),  # longer runs, looked up once for most of their words
+    ],
+)
+def test_tiny_inputs_by_their_words(count: int, size: int, word: int, most: int) -> None:
+    """As many as all would be if they were as long as the longest."""
+    words = count * size * 4 // word
+    multiprocessors = 6
+    rows = most * multiprocessors // words
+    assert rows * words * 1.01 > most * multiprocessors, "close to the bound"
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
+    for more, is_tiny in ((0, True), (1, False)):
+        tensors = [layouts.plain((rows + more, size), torch.int32, i) for i in range(count)]
+        assert (launches_of(tensors, 1, gpu) == ["tiny"]) == is_tiny
+    shorter = word // 4
+    tensors = [layouts.plain((rows + 1, size - shorter * (i > 0)), torch.int32, i) for i in range(count)]
+    assert size == shorter or launches_of(tensors, 1, gpu) != ["tiny"]
 
 
 def test_tiny_inputs_of_old_drivers() -> None:
@@ -99,54 +115,76 @@ def _transposes(count: int, m: int, n: int) -> list[torch.Tensor]:
 
 
 def test_transposes_of_a_few_elements_are_gathered() -> None:
-    """Both sides of what is few, alone and in company; tiles that would be mostly empty are never made."""
-    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
-    plain = [layouts.plain((64, 7), torch.float32, 9)]
-    assert launches_of(_transposes(1, 64, 32), 1, two) == ["gather"]
-    assert launches_of(_transposes(1, 64, 33), 1, two) == ["transpose"]
-    assert launches_of(_transposes(2, 64, 64) + plain, 1, FEW_MULTIPROCESSORS) == ["gather"]
-    company = [*_transposes(1, 64, 65), *_transposes(1, 64, 64), *plain]
-    assert launches_of(company, 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
+    """Both sides of what is near, alone and in company; tiles that would be mostly empty are never made."""
+    one = FEW_MULTIPROCESSORS
+    plain = [layouts.plain((128, 7), torch.float32, 9)]
+    assert launches_of(_transposes(1, 128, 61), 1, one) == ["gather"]
+    assert launches_of(_transposes(1, 128, 62), 1, one) == ["transpose"]
+    assert launches_of(_transposes(2, 128, 62) + plain, 1, one) == ["gather"]
+    beside = [layouts.plain((768, 7), torch.float32, 9)]
+    assert launches_of(_transposes(1, 768, 54) + beside, 1, one) == ["gather"]
+    assert launches_of(_transposes(1, 768, 55) + beside, 1, one) == ["gather", "transpose"]
+    company = [*_transposes(1, 64, 65), *_transposes(1, 64, 64), layouts.plain((64, 7), torch.float32, 9)]
+    assert launches_of(company, 1, NO_SMALL_CALLS) == ["gather", "transpose"]
     long = [*company, layouts.plain((64, 387), torch.float32, 8)]
-    assert sorted(launches_of(long, 1, FEW_MULTIPROCESSORS)) == ["runs", "transpose"]
+    assert sorted(launches_of(long, 1, NO_SMALL_CALLS)) == ["runs", "transpose"]
     strided = layouts.strided((64, 8), torch.float32, 5)
-    assert launches_of([*company, strided], 1, FEW_MULTIPROCESSORS) == ["gather", "transpose"]
+    assert launches_of([*company, strided], 1, NO_SMALL_CALLS) == ["gather", "transpose"]
     for m, n in ((8, 127), (127, 8), (15, 64), (63, 32), (7, 600)):
-        assert launches_of(_transposes(3, m, n), 1, FEW_MULTIPROCESSORS) == ["gather"]
-        assert launches_of(_transposes(3, m, n), 0, FEW_MULTIPROCESSORS) == ["gather"]
+        assert launches_of(_transposes(3, m, n), 1, NO_SMALL_CALLS) == ["gather"]
+        assert launches_of(_transposes(3, m, n), 0, NO_SMALL_CALLS) == ["gather"]
     for m, kernel in ((15, "gather"), (16, "transpose")):  # far from their neighbours
         far = [layouts.permuted((m, 10, 140), torch.float32, i) for i in range(3)]
-        assert launches_of(far, 1, FEW_MULTIPROCESSORS) == [kernel]
+        assert launches_of(far, 1, NO_SMALL_CALLS) == [kernel]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "most"), [(torch.uint8, 29), (torch.bfloat16, 22), (torch.float32, 16), (torch.int64, 15)]
-)
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 16), (torch.int64, 15)])
 def test_narrow_transposes_are_gathered(dtype: torch.dtype, most: int) -> None:
     """Where neighbours in the result are near in memory, and a tile is mostly empty; else there are tiles."""
     for narrow, kernel in ((most, "gather"), (most + 1, "transpose")):
         tensors = [layouts.permuted((narrow, 1100 // most * 64), dtype, i) for i in range(2)]
-        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == [kernel]
+        assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.uint8, 64), (torch.int16, 64), (torch.float32, 32)])
-def test_small_transposes_by_the_size_of_elements(dtype: torch.dtype, most: int) -> None:
-    """2,048 elements a multiprocessor of up to two bytes, 1,024 of larger ones."""
-    two = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=2)
-    for n, kernel in ((most, "gather"), (most + 32, "transpose")):
-        assert launches_of([layouts.permuted((64, n), dtype, 1)], 1, two) == [kernel]
+def test_small_elements_in_tiles_that_are_full() -> None:
+    """Of two bytes where two thirds are; never of one. What is converted has no other way."""
+    for n, kernel in ((41, "gather"), (42, "transpose")):
+        assert launches_of([layouts.permuted((128, n), torch.bfloat16, 1)] * 2, 1, NO_SMALL_CALLS) == [kernel]
+        assert launches_of([layouts.permuted((n, 128), torch.bfloat16, 1)] * 2, 1, NO_SMALL_CALLS) == [kernel]
+    for dtype, kernel in ((torch.uint8, "gather"), (torch.bool, "transpose")):
+        tensors = [layouts.permuted((128, 64), d, 1) for d in (torch.uint8, dtype)]
+        assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64], ids=str)
-def test_tiles_write_whole_sectors_of_large_results(dtype: torch.dtype) -> None:
-    """Short segments that are no multiples of 32 bytes are gathered; of bytes only beside other inputs."""
-    no_l2 = dataclasses.replace(FEW_MULTIPROCESSORS, l2_bytes=0)
-    strided = layouts.strided((130, 64), dtype, 3)
-    for n, pieces in ((64, False), (65, True), (191, True), (193, False)):
-        tensors = [layouts.permuted((130, n), dtype, i) for i in range(2)]
-        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == ["transpose"]
-        gathered = pieces and dtype != torch.uint8
-        assert launches_of(tensors, 1, no_l2) == ["gather" if gathered else "transpose"]
+@pytest.mark.parametrize(
+    ("dtype", "multiprocessors", "most"), [(torch.int16, 32, 1024), (torch.float32, 224, 3584)]
+)
+def test_small_transposes_by_the_size_of_elements(
+    dtype: torch.dtype, multiprocessors: int, most: int
+) -> None:
+    """2,048 elements a multiprocessor of up to two bytes, 1,024 of larger ones, however far apart."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
+    for n, kernel in ((most, "gather"), (most + 64, "transpose")):
+        assert launches_of([layouts.permuted((64, n), dtype, 1)], 1, gpu) == [kernel]
+
+
+# Lengths of segments, and whether they are short and no multiples of 32 bytes.
+@pytest.mark.parametrize(
+    ("dtype", "segments"),
+    [
+        (torch.int16, {64: False, 100: True, 191: True, 193: False}),
+        (torch.float32, {64: False, 65: True, 191: True, 193: False}),
+        (torch.int64, {64: False, 65: True, 95: True, 97: False}),
+    ],
+)
+def test_tiles_write_whole_sectors_of_large_results(dtype: torch.dtype, segments: dict[int, bool]) -> None:
+    """Short segments that are no multiples of 32 bytes are gathered."""
+    no_l2 = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0)
+    strided = layouts.strided((128, 64), dtype, 3)
+    for n, pieces in segments.items():
+        tensors = [layouts.permuted((128, n), dtype, i) for i in range(2)]
+        assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["transpose"]
+        assert launches_of(tensors, 1, no_l2) == ["gather" if pieces else "transpose"]
         both = launches_of([*tensors, strided], 1, no_l2)
         assert both == (["gather"] if pieces else ["gather", "transpose"])
 
@@ -168,7 +206,7 @@ def test_transposes_of_two_kinds() -> None:
     one = [random_bits(64 * 48 * 48, torch.float32, 1).view(48, 48, 64).permute(2, 0, 1)]
     other = [random_bits(64 * 48 * 48, torch.float32, 2).view(64, 48, 48).transpose(1, 2)]
     assert launches_of([*one, *other], 0) == ["gather"]
-    assert launches_of([*one, *other], 0, FEW_MULTIPROCESSORS) == ["transpose", "transpose"]
+    assert launches_of([*one, *other], 0, NO_SMALL_CALLS) == ["transpose", "transpose"]
 
 
 def test_runs_that_are_converted_keep_their_vectors_in_large_calls() -> None:
@@ -193,11 +231,11 @@ def test_inputs_of_many_shapes() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32], ids=str)
 def test_inputs_alike_in_different_phases(dtype: torch.dtype, layout: str) -> None:
     """They do not take as many vectors of the result."""
-    for n in range(64, 96):
-        for rows in (1, 2):
+    for n in (*range(64, 96), *range(192, 209)):
+        for rows, gpu in itertools.product((1, 2), (ARCHITECTURES["sm_90"], NO_SMALL_CALLS)):
             tensors = [LAYOUTS[layout]((rows, n), dtype, i) for i in range(16)]
-            assert len(launches_of(tensors, 1)) == 1
-            assert len(launches_of([t[None] for t in tensors], 2)) == 1
+            assert len(launches_of(tensors, 1, gpu)) == 1
+            assert len(launches_of([t[None] for t in tensors], 2, gpu)) == 1
 
 
 def test_one_long_input_among_short_ones() -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 
 from device_on_host import library
+from gpus import ARCHITECTURES, Gpu, pretended
 from ops.cat import layouts
 from ops.cat.layouts import DTYPES, LAYOUTS, launches_of
 from ops.cat.reference import CONVERTED, KERNELS, NO_SMALL_CALLS, assert_same, bits, upstream
@@ -60,15 +61,19 @@ def test_every_rank(shape: tuple[int, ...], layout: str, dtype: torch.dtype) -> 
         assert len(launches_of([*tensors, layouts.plain(short, dtype, 3)], dim)) == 1
         assert len(launches_of([empty, *tensors, torch.empty(none, dtype=dtype)], dim)) == 1
         assert len(launches_of(tensors[:1], dim)) <= 1  # none: one array may be copied as memory
+        launches_of([*tensors, layouts.plain(short, dtype, 3)], dim, NO_SMALL_CALLS)
 
 
-# About the lengths from which on segments and innermost dimensions are made by vectors of 16 bytes.
+# About the lengths from which on segments and innermost dimensions are made by vectors, strips and patches.
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", ["narrowed", "expanded inside", "expanded in the middle", "strided"])
+@pytest.mark.parametrize(
+    "layout", ["narrowed", "expanded inside", "expanded in the middle", "strided", "permuted"]
+)
 @pytest.mark.parametrize("offset", [0, 1, 7])
-def test_every_length(dtype: torch.dtype, layout: str, offset: int) -> None:
+@pytest.mark.parametrize("gpu", [ARCHITECTURES["sm_90"], NO_SMALL_CALLS], ids=["small", "large"])
+def test_every_length(dtype: torch.dtype, layout: str, offset: int, gpu: Gpu) -> None:
     """Of segments and of dimensions in them, into memory at any address; nothing beside it is touched."""
-    lengths = sorted(n + d for n in (2, 4, 8, 16, 32, 64) for d in (-1, 0, 1))
+    lengths = sorted(n + d for n in (2, 4, 8, 16, 32, 64, 192) for d in (-1, 0, 1))
     ops = torch.ops.aten_ext_on_host_cat
     for n, dim in itertools.product(lengths, (1, 2)):
         shapes = [(3, 5, m) for m in (n, n, n + 1)] if dim == 2 else [(3, m, n) for m in (1, 5, 2)]
@@ -76,12 +81,42 @@ def test_every_length(dtype: torch.dtype, layout: str, offset: int) -> None:
         expected = upstream(lambda tensors=tensors, dim=dim: torch.cat(tensors, dim))
         storage = torch.full((expected.numel() + 20,), 1, dtype=dtype)
         out = storage[offset : offset + expected.numel()].view(expected.shape)
-        ops.launched()
-        torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out)
-        assert len(ops.launched()) == 1
+        with pretended(gpu, ops.set_gpu):
+            ops.launched()
+            torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out)
+            assert len(ops.launched()) == 1
         assert torch.equal(bits(out), bits(expected)), (n, dim)
         rest = torch.cat([storage[:offset], storage[offset + out.numel() :]])
         assert (rest == 1).all()
+
+
+# Of the dimension that is contiguous in memory, about multiples of the 16 bytes of a patch; and of the last
+# one, about 32, with many elements between neighbours in memory, as larger elements ask for.
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("along", [0, 1, 2])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_patches(dtype: torch.dtype, along: int, offset: int) -> None:
+    """Along any dimension but the last, of inputs alike and not; nothing outside of the result is touched."""
+    ops = torch.ops.aten_ext_on_host_cat
+    patch = max(16 // dtype.itemsize, 2)
+    sizes_along = (patch - 1, patch, 2 * patch + 1, 5 * patch)
+    for n, last, dim in itertools.product(sizes_along, (31, 32, 69), range(4)):
+        shape = [2, 3, 3, last]
+        shape[along] = n
+        shape[(along + 1) % 3] = 3 if dtype.itemsize <= 2 else 16
+        tensors = []
+        for i in range(3):
+            sizes = [*shape[:dim], shape[dim] + (i == 2), *shape[dim + 1 :]]
+            order = [d for d in range(4) if d != along] + [along]
+            stored = layouts.plain([sizes[d] for d in order], dtype, i)
+            tensors.append(stored.permute([order.index(d) for d in range(4)]))
+        expected = upstream(lambda tensors=tensors, dim=dim: torch.cat(tensors, dim))
+        storage = torch.full((expected.numel() + 8,), 1, dtype=dtype)
+        out = storage[offset : offset + expected.numel()].view(expected.shape)
+        with pretended(dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0), ops.set_gpu):
+            torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out)
+        assert torch.equal(bits(out), bits(expected)), (n, last, dim)
+        assert (torch.cat([storage[:offset], storage[offset + out.numel() :]]) == 1).all()
 
 
 # ---- a search ----------------------------------------------------------------------------------------

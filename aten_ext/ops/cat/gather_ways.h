@@ -1,0 +1,146 @@
+// What a thread of gather.cu makes of an input, and whether inputs take turns. Timings: docs/kernels/cat.md.
+#pragma once
+
+#include <cstdint>
+
+#include "core/math.h"
+#include "ops/cat/kernels.h"
+
+namespace aten_ext::cuda {
+
+// One element, kElements by themselves, kElementsOfLine where the input and the result are lines, one vector
+// of 16 bytes, kStrips strips of neighbours, or what lies in 16 bytes of the input.
+enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Strips, Patches };
+
+// ---- policy ------------------------------------------------------------------------------------------
+
+// Results of up to so many elements for each multiprocessor, where latency decides: a thread moves one.
+inline constexpr int64_t kSinglesPerSM = 512;
+// Packs, from segments of this many elements on: at both ends of a segment is a pack that is stored in
+// pieces. Or from this many on, of up to 2 bytes each, where all segments begin and end with a pack.
+// In results of more elements for each multiprocessor than this: in smaller ones there are too few packs.
+inline constexpr int64_t kPacksPerSM = 4096;
+inline constexpr int64_t kPackedSegment = 192;
+inline constexpr int64_t kWholePacks = 64;
+// And from innermost dimensions of this many bytes on. Shorter ones put most packs across two of them, which
+// elements of 4 bytes do not win back. Larger elements are vectors enough.
+inline constexpr int64_t kPackedRun = 16;
+inline constexpr int64_t kPackedRunOfWords = 64;
+// Strips, in results of so many elements for each multiprocessor, from segments of so many elements on, of
+// runs of so many at least. Where more bytes are read before a sector's next element than this, strips read
+// more sectors at a time than the L1 keeps until then.
+inline constexpr int64_t kStripsPerSM = 16384;
+inline constexpr int64_t kSegmentOfStrips = 64;
+inline constexpr int64_t kRunOfStrips = 8;
+inline constexpr int64_t kReadBetweenStrips = int64_t{64} << 10;
+// Patches, where a result has so many for each multiprocessor, the last dimension is this long at least, and
+// so many of the patches' elements are the input's, 4 / 5. Elements one by one find in the L1 what their
+// neighbours have read, unless many bytes are read in between: patches of larger elements than 2 bytes are
+// for that alone, and from more bytes on, fewer patches.
+inline constexpr int64_t kPatchesPerSM = 375;
+inline constexpr int64_t kPatchesPerSMFarApart = 180;
+inline constexpr int64_t kRunOfPatches = 32;
+inline constexpr int64_t kReadBetweenPatches = int64_t{16} << 10;
+inline constexpr int64_t kFarApart = int64_t{24} << 10;
+inline constexpr int64_t kFullPatches[2] = {4, 5};
+
+// Inputs take turns in a large result, where all would have at most so many times as many blocks if they had
+// as many as the one with the most; up to segments of so many bytes on average, since turns help the sectors
+// at their ends alone; and where all that the inputs read before they come back to a sector is half of the L2
+// at most.
+inline constexpr int64_t kMostTurns = 4;
+inline constexpr int64_t kSegmentInTurns = 640;
+inline constexpr int64_t kSectorBytes = 32;
+
+// ---- which way ---------------------------------------------------------------------------------------
+
+// Whether the result has more elements for each multiprocessor.
+inline bool is_beyond(const CatGatherParams& p, int64_t elements) {
+  return p.rows * p.row_size > elements * p.gpu.multiprocessors;
+}
+
+inline bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
+  const int64_t size = p.element_size;
+  const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.out)) + input.begin * size;
+  const bool whole = ((first | (input.segment * size) | (p.rows > 1 ? p.row_size * size : 0)) & 15) == 0;
+  return !p.converts && size < 8 && is_beyond(p, kPacksPerSM) && input.strides[input.dims - 1] <= 1 &&
+         input.segment >= (whole && size <= 2 ? kWholePacks : kPackedSegment) &&
+         input.sizes[input.dims - 1] * size >= (size >= 4 ? kPackedRunOfWords : kPackedRun);
+}
+
+// Bytes of the sectors that are read between two elements of the same one: each of the elements between them
+// in the result may have a sector of its own. Nothing where no other element of a sector is the input's.
+inline int64_t bytes_between(const CatGatherParams& p, const CatGatherInput& input) {
+  int closest = input.dims - 1;  // its neighbours share sectors
+  for (int d = closest; d >= 0; --d) {
+    closest = input.strides[d] < input.strides[closest] ? d : closest;
+  }
+  int64_t elements = 1;
+  for (int d = closest + 1; d < input.dims; ++d) {
+    elements *= input.sizes[d];
+  }
+  return input.strides[closest] * p.element_size < kSectorBytes ? elements * kSectorBytes : 0;
+}
+
+inline bool is_by_strips(const CatGatherParams& p, const CatGatherInput& input) {
+  const int last = input.dims - 1;
+  return !p.converts && p.element_size <= 2 && is_beyond(p, kStripsPerSM) &&
+         input.segment >= kSegmentOfStrips && input.sizes[last] >= kRunOfStrips &&
+         bytes_between(p, input) <= kReadBetweenStrips;
+}
+
+// The dimension, not the last, along which an input's memory runs, if patches along it are mostly full.
+inline int patch_dim_of(const CatGatherParams& p, const CatGatherInput& input) {
+  const int last = input.dims - 1;
+  if (p.converts || p.element_size > 8 || input.strides[last] <= 1 || input.sizes[last] < kRunOfPatches) {
+    return -1;
+  }
+  const int64_t between = bytes_between(p, input);
+  const int64_t patch = 16 / p.element_size;
+  const int64_t least = between < kFarApart ? kPatchesPerSM : kPatchesPerSMFarApart;
+  if ((p.element_size > 2 && between < kReadBetweenPatches) || !is_beyond(p, least * patch)) {
+    return -1;
+  }
+  for (int d = 0; d < last; ++d) {
+    if (input.strides[d] == 1 &&
+        kFullPatches[1] * input.sizes[d] >= kFullPatches[0] * ceil_div(input.sizes[d], patch) * patch) {
+      return d;
+    }
+  }
+  return -1;
+}
+
+inline GatherWay way_of(const CatGatherParams& p, const CatGatherInput& input) {
+  if (!is_beyond(p, p.converts ? kCatSinglesPerSM : kSinglesPerSM)) {
+    return GatherWay::Single;
+  }
+  if (is_by_packs(p, input)) {
+    return GatherWay::Packs;
+  }
+  if (p.rows == 1 && input.dims == 1 && !p.converts) {
+    return GatherWay::Line;
+  }
+  if (patch_dim_of(p, input) >= 0) {
+    return GatherWay::Patches;
+  }
+  return is_by_strips(p, input) ? GatherWay::Strips : GatherWay::Elements;
+}
+
+// ---- turns -------------------------------------------------------------------------------------------
+
+// Whether inputs that share rows of a large result write them at about the same time: sectors that hold
+// elements of two are whole before they leave the L2. In a small one inputs that are read across gain by
+// having the GPU to themselves, as do those which would not find in the L2 what they have read before.
+inline bool take_turns(const CatGatherParams& p) {
+  const int64_t row_bytes = p.row_size * p.element_size;
+  if (p.rows == 1 || !p.gpu.is_large(p.rows * row_bytes) || row_bytes > kSegmentInTurns * p.count) {
+    return false;
+  }
+  int64_t between = 0;
+  for (int64_t i = 0; i < p.count; ++i) {
+    between += bytes_between(p, p.inputs[i]);
+  }
+  return between <= p.gpu.l2_bytes / 2;
+}
+
+}  // namespace aten_ext::cuda
