@@ -44,7 +44,7 @@ struct GatherShape {
   Index reach;             // in memory, from the first element to the end of the last
   uint32_t dims;
   GatherWay way;
-  uint8_t along;  // which patches lie in memory
+  uint8_t along;  // the dimension that patches lie along
 
   __device__ __forceinline__ const GatherDim<Index>* begin() const {
     return reinterpret_cast<const GatherDim<Index>*>(this + 1);

@@ -16,9 +16,9 @@ enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Strips, Patches 
 
 // Results of up to so many elements for each multiprocessor, where latency decides: a thread moves one.
 inline constexpr int64_t kSinglesPerSM = 512;
-// Packs, from segments of this many elements on: at both ends of a segment is a pack that is stored in
-// pieces. Or from this many on, of up to 2 bytes each, where all segments begin and end with a pack.
-// In results of more elements for each multiprocessor than this: in smaller ones there are too few packs.
+// Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
+// from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
+// fewer on, of up to 2 bytes each, where all segments begin and end with a pack.
 inline constexpr int64_t kPacksPerSM = 4096;
 inline constexpr int64_t kPackedSegment = 192;
 inline constexpr int64_t kWholePacks = 64;
@@ -36,13 +36,14 @@ inline constexpr int64_t kReadBetweenStrips = int64_t{64} << 10;
 // Patches, where a result has so many for each multiprocessor, the last dimension is this long at least, and
 // so many of the patches' elements are the input's, 4 / 5. Elements one by one find in the L1 what their
 // neighbours have read, unless many bytes are read in between: patches of larger elements than 2 bytes are
-// for that alone, and from more bytes on, fewer patches.
+// for that alone, and from more bytes on, fewer patches and emptier ones, 1 / 2, are better.
 inline constexpr int64_t kPatchesPerSM = 375;
 inline constexpr int64_t kPatchesPerSMFarApart = 180;
 inline constexpr int64_t kRunOfPatches = 32;
 inline constexpr int64_t kReadBetweenPatches = int64_t{16} << 10;
 inline constexpr int64_t kFarApart = int64_t{24} << 10;
 inline constexpr int64_t kFullPatches[2] = {4, 5};
+inline constexpr int64_t kFullPatchesFarApart[2] = {1, 2};
 
 // Inputs take turns in a large result, where all would have at most so many times as many blocks if they had
 // as many as the one with the most; up to segments of so many bytes on average, since turns help the sectors
@@ -97,13 +98,15 @@ inline int patch_dim_of(const CatGatherParams& p, const CatGatherInput& input) {
   }
   const int64_t between = bytes_between(p, input);
   const int64_t patch = 16 / p.element_size;
-  const int64_t least = between < kFarApart ? kPatchesPerSM : kPatchesPerSMFarApart;
+  const bool far_apart = between >= kFarApart;
+  const int64_t least = far_apart ? kPatchesPerSMFarApart : kPatchesPerSM;
+  const int64_t* const full = far_apart ? kFullPatchesFarApart : kFullPatches;
   if ((p.element_size > 2 && between < kReadBetweenPatches) || !is_beyond(p, least * patch)) {
     return -1;
   }
   for (int d = 0; d < last; ++d) {
     if (input.strides[d] == 1 &&
-        kFullPatches[1] * input.sizes[d] >= kFullPatches[0] * ceil_div(input.sizes[d], patch) * patch) {
+        full[1] * input.sizes[d] >= full[0] * ceil_div(input.sizes[d], patch) * patch) {
       return d;
     }
   }

@@ -49,7 +49,7 @@ constexpr double kGatheredNearbyInCompany = 7e10;
 constexpr double kFullTiles = 0.65;
 // In a large result segments of fewer elements and bytes than this that are no multiples of a sector are
 // gathered: the inputs take turns there, so that sectors with elements of two are written once. Single bytes
-// without other inputs beside them are faster in tiles all the same.
+// that are converted, without other inputs beside them, are faster in tiles all the same.
 constexpr int64_t kShortSegment = 192;
 constexpr int64_t kShortSegmentBytes = 768;
 constexpr int64_t kSectorBytes = 32;

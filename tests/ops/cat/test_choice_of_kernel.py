@@ -196,7 +196,8 @@ def test_inputs_of_unequal_blocks_take_turns(dtype: torch.dtype, count: int) -> 
     for rows, n in ((90, 70), (301, 33), (7, 200)):
         ones = [layouts.narrowed((rows, n), dtype, i) for i in range(count)]
         others = [layouts.strided((rows, max(1, n // (1 + i % 4))), dtype, i) for i in range(count)]
-        for tensors, l2_bytes in itertools.product((ones + others, others, others + ones[:1]), (0, 50 << 20)):
+        lists = (ones + others, others, others + ones[:1])
+        for tensors, l2_bytes in itertools.product(lists, (4096, 50 << 20)):
             gpu = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=l2_bytes)
             assert launches_of(tensors, 1, gpu) == ["gather"]
 

@@ -113,9 +113,11 @@ def test_patches(dtype: torch.dtype, along: int, offset: int) -> None:
         expected = upstream(lambda tensors=tensors, dim=dim: torch.cat(tensors, dim))
         storage = torch.full((expected.numel() + 8,), 1, dtype=dtype)
         out = storage[offset : offset + expected.numel()].view(expected.shape)
-        with pretended(dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0), ops.set_gpu):
-            torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out)
-        assert torch.equal(bits(out), bits(expected)), (n, last, dim)
+        for l2_bytes in (0, 14 << 10):  # one input after the other, and in turns
+            with pretended(dataclasses.replace(NO_SMALL_CALLS, l2_bytes=l2_bytes), ops.set_gpu):
+                out.zero_()
+                torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out)
+            assert torch.equal(bits(out), bits(expected)), (n, last, dim)
         assert (torch.cat([storage[:offset], storage[offset + out.numel() :]]) == 1).all()
 
 
@@ -175,6 +177,7 @@ def check_mix(mix: Mix) -> None:
     assert not storage[: mix.offset].any() and not storage[mix.offset + out.numel() :].any()
     launches_of(tensors, mix.dim, NO_SMALL_CALLS)
     launches_of(tensors, mix.dim, dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0))
+    launches_of(tensors, mix.dim, dataclasses.replace(NO_SMALL_CALLS, l2_bytes=4096))  # in turns
 
 
 @fixture_is_fine
