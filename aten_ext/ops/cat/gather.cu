@@ -81,7 +81,7 @@ struct Described {
   int64_t packs;    // or strips
   int64_t threads;  // that they are worth
   GatherWay way;
-  int patch_dim;
+  int along;       // of patches
   bool own_shape;  // not the one before's
 };
 
@@ -124,13 +124,14 @@ std::vector<Described> describe(const CatGatherParams& p) {
     const CatGatherInput& input = p.inputs[i];
     Described& one = all[i];
     const bool alike = i > 0 && are_alike(input, p.inputs[i - 1]);
-    one.way = way_of(p, input);
+    const GatherChoice choice = choose_way(p, input);
+    one.way = choice.way;
+    one.along = choice.along;
     const bool strips = one.way == GatherWay::Strips;
     one.packs = packs_of(p, input, strips ? kStrip * p.element_size : 16);
-    one.patch_dim = one.way == GatherWay::Patches ? patch_dim_of(p, input) : 0;
     one.items = p.rows * (strips || one.way == GatherWay::Packs ? one.packs : input.segment);
     if (one.way == GatherWay::Patches) {
-      const int64_t size = input.sizes[one.patch_dim];
+      const int64_t size = input.sizes[one.along];
       one.items = one.items / size * ceil_div(size, int64_t{16} / p.element_size);
     }
     one.threads = ceil_div(one.items, items_of_thread<T, converts>(one.way));
@@ -166,14 +167,14 @@ void write_record(unsigned char* to, const CatGatherInput& input, const Describe
   shape.reach = static_cast<Index>(reach_of(input));
   shape.dims = static_cast<uint32_t>(input.dims);
   shape.way = described.way;
-  shape.along = static_cast<uint8_t>(described.patch_dim);
+  shape.along = static_cast<uint8_t>(described.along);
   const bool patches = described.way == GatherWay::Patches;
   if (patches) {
-    shape.packs = Divider<Index>(static_cast<Index>(input.sizes[described.patch_dim]));
+    shape.packs = Divider<Index>(static_cast<Index>(input.sizes[described.along]));
   }
   std::memcpy(to, &shape, sizeof(shape));
   for (int d = 0; d < input.dims; ++d) {
-    const int64_t unit = patches && d == described.patch_dim ? 16 / element_size : 1;
+    const int64_t unit = patches && d == described.along ? 16 / element_size : 1;
     const GatherDim<Index> dim{Divider<Index>(static_cast<Index>(ceil_div(input.sizes[d], unit))),
                                static_cast<Index>(input.strides[d] * unit)};
     std::memcpy(to + record_bytes<Index>(d), &dim, sizeof(dim));

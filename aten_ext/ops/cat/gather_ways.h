@@ -113,20 +113,25 @@ inline int patch_dim_of(const CatGatherParams& p, const CatGatherInput& input) {
   return -1;
 }
 
-inline GatherWay way_of(const CatGatherParams& p, const CatGatherInput& input) {
+struct GatherChoice {
+  GatherWay way;
+  int along = 0;  // of patches: the dimension that they lie along
+};
+
+inline GatherChoice choose_way(const CatGatherParams& p, const CatGatherInput& input) {
   if (!is_beyond(p, p.converts ? kCatSinglesPerSM : kSinglesPerSM)) {
-    return GatherWay::Single;
+    return {GatherWay::Single};
   }
   if (is_by_packs(p, input)) {
-    return GatherWay::Packs;
+    return {GatherWay::Packs};
   }
   if (p.rows == 1 && input.dims == 1 && !p.converts) {
-    return GatherWay::Line;
+    return {GatherWay::Line};
   }
-  if (patch_dim_of(p, input) >= 0) {
-    return GatherWay::Patches;
+  if (const int along = patch_dim_of(p, input); along >= 0) {
+    return {GatherWay::Patches, along};
   }
-  return is_by_strips(p, input) ? GatherWay::Strips : GatherWay::Elements;
+  return {is_by_strips(p, input) ? GatherWay::Strips : GatherWay::Elements};
 }
 
 // ---- turns -------------------------------------------------------------------------------------------

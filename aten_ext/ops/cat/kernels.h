@@ -106,7 +106,8 @@ struct CatStridedParams {
   CatGpu gpu;
 };
 
-// Up to so many elements for each multiprocessor latency decides: a thread of gather.cu moves one.
+// Results of up to so many elements for each multiprocessor are converted by gather.cu, one a thread: latency
+// decides.
 constexpr int64_t kCatSinglesPerSM = 1024;
 
 // Each queues its launches: as few as the size of kernel arguments allows, no synchronisation, no allocation.
