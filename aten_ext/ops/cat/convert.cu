@@ -5,7 +5,9 @@
 // Shapes, in elements: in_i is [rows, run_i], rows `row_stride_i` apart; the result is [rows, row_size].
 // Bytes an element: sizeof(its dtype) read, sizeof(T) written; memory is the limit. A thread makes one
 // aligned vector of 16 bytes and loads its elements as vectors too where the input is aligned to that many. A
-// vector on a boundary is made element by element. Alternatives and timings: docs/kernels/cat.md.
+// vector on a boundary is made element by element. A warp shares its vectors where the input's elements are
+// the larger ones: a thread's own would lie in several sectors, far from its neighbours'. Alternatives and
+// timings: docs/kernels/cat.md.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -15,6 +17,7 @@
 #include "device/division.cuh"
 #include "device/search.cuh"
 #include "device/sync.cuh"
+#include "ops/cat/conversions.h"
 #include "ops/cat/convert.cuh"
 #include "ops/cat/kernels.h"
 
@@ -23,7 +26,6 @@ namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-constexpr int kVectors = 1;  // of a thread
 constexpr int kMaxThreads = 256;
 constexpr int kMinThreads = 64;
 // 32 registers
@@ -121,75 +123,79 @@ __device__ __forceinline__ void make_elements(const Args& args, const Vector<typ
   }
 }
 
-template <typename T, typename Args>
-__device__ __forceinline__ void make_vectors(const Args& args) {
-  using Index = typename Args::Index;
-  const Index first = static_cast<Index>(blockIdx.x) * (kVectors * blockDim.x) + threadIdx.x;
-  T x[kVectors][kPerVector<T>];
-  char* to[kVectors];
-  const void* data[kVectors];
-  int64_t element[kVectors];
-  Dtype dtype[kVectors] = {};
-  uint32_t slow = 0;
-  bool together = true;  // both are sixteen bytes of one run, and those of one dtype
+// The vectors of a warp, of elements that lie one after another: neighbours are loaded, 16 bytes at a time,
+// and stored by neighbouring threads. `from` and `to` are the first thread's.
+template <typename T, typename From>
+__device__ __forceinline__ void make_together(T* to, const From* from) {
+  constexpr int kSize = 16 / sizeof(From);
+  constexpr int kPieces = kPerVector<T> / kSize;
+  using Word = std::conditional_t<kSize * sizeof(T) == 4, uint32_t, uint2>;
+  static_assert(sizeof(Word) == kSize * sizeof(T));
+  const int lane = threadIdx.x % 32;
+  From x[kPieces][kSize];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    to[i] = nullptr;
-    Vector<Index> v;
-    if (!locate<T>(args, first + i * blockDim.x, v)) {
-      continue;
-    }
-    const int run = find_run(args, v.at);
-    if (v.skip != 0 || args.begin[run + 1] - v.at < static_cast<Index>(kPerVector<T>) ||
-        args.data[run] == nullptr) {
-      slow |= 1u << i;
-      continue;
-    }
-    to[i] = v.address;
-    data[i] = args.data[run];
-    element[i] = v.row * args.row_stride[run] + (v.at - args.begin[run]);
-    dtype[i] = args.dtype[run];
-    together = together && dtype[i] == dtype[0];
+  for (int i = 0; i < kPieces; ++i) {
+    load_elements(x[i], from + kSize * (32 * i + lane));
   }
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    together = together && to[i] != nullptr;
-  }
-  if (together) {
-    load_as(x, data, element, dtype[0]);
-  } else {
+  for (int i = 0; i < kPieces; ++i) {
+    T y[kSize];
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (to[i] != nullptr) {
-        T one[1][kPerVector<T>];
-        load_as(one, {data[i]}, {element[i]}, dtype[i]);
-        memcpy(x[i], one[0], sizeof(one));
-      }
+    for (int j = 0; j < kSize; ++j) {
+      y[j] = convert<T>(x[i][j]);
     }
-  }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (to[i] != nullptr) {
-      uint4 bits;
-      memcpy(&bits, x[i], sizeof(bits));
-      *reinterpret_cast<uint4*>(to[i]) = bits;
-    }
-  }
-#pragma unroll 1
-  for (int i = 0; i < kVectors; ++i) {
-    Vector<Index> v;
-    if (slow >> i & 1 && locate<T>(args, first + i * blockDim.x, v)) {
-      make_elements<T>(args, v);
-    }
+    Word word;
+    memcpy(&word, y, sizeof(word));
+    reinterpret_cast<Word*>(to)[32 * i + lane] = word;
   }
 }
 
-// Grid: one thread for each `kVectors` vectors.
+// Makes one vector with each thread of the block.
+template <typename T, typename Args>
+__device__ __forceinline__ void make_vector(const Args& args) {
+  using Index = typename Args::Index;
+  constexpr Index kSize = kPerVector<T>;
+  Vector<Index> v{};
+  const bool exists = locate<T>(args, static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x, v);
+  const int run = exists ? find_run(args, v.at) : 0;
+  const bool whole =
+      exists && v.skip == 0 && args.begin[run + 1] - v.at >= kSize && args.data[run] != nullptr;
+  const Dtype dtype = args.dtype[run];
+  const int64_t element = whole ? v.row * args.row_stride[run] + (v.at - args.begin[run]) : 0;
+
+  if constexpr (kLargerDtypes<T> != 0) {
+    // Vectors of one run and one row follow each other.
+    const bool is_of_first = run == __shfl_sync(~0u, run, 0) & v.row == __shfl_sync(~0u, v.row, 0);
+    const bool is_larger = (kLargerDtypes<T> >> static_cast<int>(dtype) & 1) != 0;
+    if (__all_sync(~0u, whole && is_larger && is_of_first)) {
+      const int before = static_cast<int>(kSize) * (threadIdx.x % 32);
+      with_dtype_to<T>(dtype, [&](auto tag) {
+        using From = decltype(tag);
+        if constexpr (sizeof(From) > sizeof(T)) {
+          make_together(reinterpret_cast<T*>(v.address) - before,
+                        static_cast<const From*>(args.data[run]) + (element - before));
+        }
+      });
+      return;
+    }
+  }
+  if (whole) {
+    T x[1][kSize];
+    load_as(x, {args.data[run]}, {element}, dtype);
+    uint4 bits;
+    memcpy(&bits, x[0], sizeof(bits));
+    *reinterpret_cast<uint4*>(v.address) = bits;
+  } else if (exists) {
+    make_elements<T>(args, v);
+  }
+}
+
+// Grid: one thread for each vector.
 template <typename T, typename Args>
 __global__ __launch_bounds__(kMaxThreads,
                              kMinBlocksPerSM) void cat_convert_kernel(const __grid_constant__ Args args) {
   launch_dependents();
-  make_vectors<T>(args);
+  make_vector<T>(args);
   wait_for_previous_launches();
 }
 
@@ -231,12 +237,11 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
     }
     args.vectors = static_cast<Index>(vectors);
     int threads = kMinThreads;
-    while (threads < kMaxThreads && vectors > kBlocksPerSM * p.gpu.multiprocessors * threads * kVectors) {
+    while (threads < kMaxThreads && vectors > kBlocksPerSM * p.gpu.multiprocessors * threads) {
       threads *= 2;
     }
-    const int64_t per_block = int64_t{threads} * kVectors;
     if (const cudaError_t error =
-            sequence.launch(cat_convert_kernel<T, Args>, ceil_div(vectors, per_block), threads, args);
+            sequence.launch(cat_convert_kernel<T, Args>, ceil_div(vectors, int64_t{threads}), threads, args);
         error != cudaSuccess) {
       return error;
     }
@@ -261,11 +266,20 @@ cudaError_t launch_dtype(const CatRunsParams& p, LaunchSequence& sequence) {
   return launch_list<T, Small>(p, sequence);
 }
 
+// Whether no vector has elements of two runs.
+bool are_vectors_whole(const CatRunsParams& p) {
+  uint64_t all = reinterpret_cast<uintptr_t>(p.out) | (p.rows > 1 ? p.row_size * p.element_size : 0);
+  for (int64_t i = 0; i < p.count; ++i) {
+    all |= static_cast<uint64_t>(p.runs[i].begin * p.element_size);
+  }
+  return all % 16 == 0;
+}
+
 }  // namespace
 
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence) {
-  // A vector on a boundary is made one element after the other: a small result waits for nothing else.
-  if (params.rows * params.row_size <= kCatSinglesPerSM * params.gpu.multiprocessors) {
+  if (!converts_in_vectors(params.gpu, params.rows, params.row_size, params.count,
+                           are_vectors_whole(params))) {
     return launch_cat_gather(params, /*converts=*/true, sequence);
   }
   return with_element_type(

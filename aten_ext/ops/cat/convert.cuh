@@ -63,6 +63,13 @@ constexpr bool promotes_to() {
 template <typename From, typename To>
 constexpr bool promotes = promotes_to<From, To>();
 
+// The dtypes that promote to T although their elements are larger: integers. Bit i is dtype number i.
+template <typename T>
+constexpr uint32_t kLargerDtypes =
+    is_floating<T> ? uint32_t{sizeof(int32_t) > sizeof(T)} << static_cast<int>(Dtype::Int32) |
+                         uint32_t{sizeof(int64_t) > sizeof(T)} << static_cast<int>(Dtype::Int64)
+                   : 0;
+
 template <typename To, typename From>
 __device__ __forceinline__ To convert(From x) {
   if constexpr (std::is_same_v<To, From>) {
@@ -114,26 +121,13 @@ __device__ __forceinline__ void load_elements(T (&to)[count], const T* from) {
   }
 }
 
-// `count` consecutive elements each from `places` places in an array of a dtype that is known at run time,
-// converted; all loads before the first conversion. Dtypes that do not promote to T do not occur.
-template <typename T, int places, int count>
-__device__ __forceinline__ void load_as(T (&to)[places][count], const void* const (&data)[places],
-                                        const int64_t (&element)[places], Dtype dtype) {
+// Calls f(From{}) with the type of a dtype that is known at run time. Dtypes that do not promote to T do not
+// occur.
+template <typename T, typename F>
+__device__ __forceinline__ void with_dtype_to(Dtype dtype, const F& f) {
   const auto as = [&](auto tag) {
-    using From = decltype(tag);
-    if constexpr (promotes<From, T>) {
-      From from[places][count];
-#pragma unroll
-      for (int p = 0; p < places; ++p) {
-        load_elements(from[p], static_cast<const From*>(data[p]) + element[p]);
-      }
-#pragma unroll
-      for (int p = 0; p < places; ++p) {
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-          to[p][i] = convert<T>(from[p][i]);
-        }
-      }
+    if constexpr (promotes<decltype(tag), T>) {
+      f(tag);
     }
   };
   switch (dtype) {
@@ -164,6 +158,28 @@ __device__ __forceinline__ void load_as(T (&to)[places][count], const void* cons
     default:
       return;
   }
+}
+
+// `count` consecutive elements each from `places` places in an array of a dtype that is known at run time,
+// converted; all loads before the first conversion.
+template <typename T, int places, int count>
+__device__ __forceinline__ void load_as(T (&to)[places][count], const void* const (&data)[places],
+                                        const int64_t (&element)[places], Dtype dtype) {
+  with_dtype_to<T>(dtype, [&](auto tag) {
+    using From = decltype(tag);
+    From from[places][count];
+#pragma unroll
+    for (int p = 0; p < places; ++p) {
+      load_elements(from[p], static_cast<const From*>(data[p]) + element[p]);
+    }
+#pragma unroll
+    for (int p = 0; p < places; ++p) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        to[p][i] = convert<T>(from[p][i]);
+      }
+    }
+  });
 }
 
 // One element of such an array.

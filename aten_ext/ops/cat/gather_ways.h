@@ -14,8 +14,10 @@ enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Strips, Patches 
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-// Results of up to so many elements for each multiprocessor, where latency decides: a thread moves one.
+// Results of up to so many elements for each multiprocessor, where latency decides: a thread moves one, or
+// converts one.
 inline constexpr int64_t kSinglesPerSM = 512;
+inline constexpr int64_t kConvertedSinglesPerSM = 1024;
 // Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
 // from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
 // fewer on, of up to 2 bytes each, where all segments begin and end with a pack.
@@ -40,7 +42,7 @@ inline constexpr int64_t kReadBetweenStrips = int64_t{64} << 10;
 inline constexpr int64_t kPatchesPerSM = 375;
 inline constexpr int64_t kPatchesPerSMFarApart = 180;
 inline constexpr int64_t kRunOfPatches = 32;
-inline constexpr int64_t kReadBetweenPatches = int64_t{16} << 10;
+inline constexpr int64_t kReadBetweenPatches = int64_t{8} << 10;
 inline constexpr int64_t kFarApart = int64_t{24} << 10;
 inline constexpr int64_t kFullPatches[2] = {4, 5};
 inline constexpr int64_t kFullPatchesFarApart[2] = {1, 2};
@@ -119,7 +121,7 @@ struct GatherChoice {
 };
 
 inline GatherChoice choose_way(const CatGatherParams& p, const CatGatherInput& input) {
-  if (!is_beyond(p, p.converts ? kCatSinglesPerSM : kSinglesPerSM)) {
+  if (!is_beyond(p, p.converts ? kConvertedSinglesPerSM : kSinglesPerSM)) {
     return {GatherWay::Single};
   }
   if (is_by_packs(p, input)) {

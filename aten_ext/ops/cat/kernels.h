@@ -106,10 +106,6 @@ struct CatStridedParams {
   CatGpu gpu;
 };
 
-// Results of up to so many elements for each multiprocessor are converted by gather.cu, one a thread: latency
-// decides.
-constexpr int64_t kCatSinglesPerSM = 1024;
-
 // Each queues its launches: as few as the size of kernel arguments allows, no synchronisation, no allocation.
 // They return the first error of a launch.
 

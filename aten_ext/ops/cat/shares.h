@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/cat/conversions.h"
 #include "ops/cat/geometry.h"
 #include "ops/cat/gpu.h"
 
@@ -53,6 +54,7 @@ constexpr double kFullTiles = 0.65;
 constexpr int64_t kShortSegment = 192;
 constexpr int64_t kShortSegmentBytes = 768;
 constexpr int64_t kSectorBytes = 32;
+constexpr int64_t kVectorBytes = 16;
 // The kernels of runs go through the whole result, and pass by what others make: so runs are gathered too
 // where they are less than so much of it, 3 / 4.
 constexpr int64_t kRunsOfAll[2] = {3, 4};
@@ -119,6 +121,19 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   }
 }
 
+inline bool converts_in_vectors(const cuda::CatGpu& gpu, const CatGeometry& geometry,
+                                const std::vector<CatLaidOut>& inputs, int64_t element_size) {
+  int64_t row_size = 0;
+  int64_t all = 0;
+  for (const CatLaidOut& input : inputs) {
+    const int64_t segment = input.size_at_dim * geometry.step;
+    row_size += segment;
+    all |= segment * element_size;
+  }
+  return converts_in_vectors(gpu, geometry.rows, row_size, static_cast<int64_t>(inputs.size()),
+                             all % kVectorBytes == 0);
+}
+
 inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs,
                            const CatSharing& by) {
   CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), std::nullopt, {}};
@@ -142,9 +157,9 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
     share_with_tiles(shares, geometry, inputs, elements, by);
     gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
   }
-  // Runs keep their kernel where they are much of the result and the call takes two launches anyway, or many
-  // are to be converted: by vectors there, one by one here.
-  const bool apart = !gathers || (by.converts && elements > kGatheredInCompany * by.gpu.multiprocessors);
+  // Runs keep their kernel where they are much of the result and the call takes two launches anyway, or where
+  // they are converted in vectors there, one by one here.
+  const bool apart = by.converts ? converts_in_vectors(by.gpu, geometry, inputs, by.element_size) : !gathers;
   if (!(apart && kRunsOfAll[1] * runs >= kRunsOfAll[0] * elements)) {
     std::replace(shares.ways.begin(), shares.ways.end(), CatWay::Runs, CatWay::Gather);
   }

@@ -65,12 +65,14 @@ def forget_broken_capture() -> None:
     torch.cuda.set_stream(torch.cuda.default_stream())
 
 
-def _capture(calls: Sequence[Call], count: int, stream: torch.cuda.Stream | None) -> torch.cuda.CUDAGraph:
+def _capture(
+    calls: Sequence[Call], count: int, stream: torch.cuda.Stream | None, pool: Any
+) -> torch.cuda.CUDAGraph:
     import torch
 
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             for index in range(count):
                 calls[index % len(calls)]()
     except RuntimeError as error:
@@ -102,6 +104,8 @@ class GraphClock:
 
         ``stream``: where; by default one that torch keeps for it.
         """
+        import torch
+
         import aten_ext
 
         rough = []
@@ -110,10 +114,12 @@ class GraphClock:
             rough.append(_seconds_per_call(calls))
         self._count = calls_per_graph(min(rough), len(calls), seconds)
         self._graphs = []
+        # Both write to the same memory: one kernel can take some per cent longer in one place than in another.
+        pool = torch.cuda.graph_pool_handle()
         for enabled in (False, True):
             switch.set(enabled)
             aten_ext.reset_counts()
-            self._graphs.append(_capture(calls, self._count, stream))
+            self._graphs.append(_capture(calls, self._count, stream, pool))
         captured = aten_ext.counts("CUDA").get(override)
         if captured is not None and captured.declined and not captured.ran:
             self.reason = "; ".join(captured.declined)

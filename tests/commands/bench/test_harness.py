@@ -151,7 +151,8 @@ def test_a_graph_holds_whole_laps(seconds: float, copies: int, calls: int) -> No
 
 def test_graph_replays_are_interleaved_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU: graphs that advance a clock by 6 us when captured with the overrides on, else by 12."""
-    streams: list[object] = []
+    captured: list[tuple[object, object]] = []
+    pools = iter(range(2))
     now = 0.0
     switch = Setting()
 
@@ -174,21 +175,22 @@ def test_graph_replays_are_interleaved_and_told_apart(monkeypatch: pytest.Monkey
             return end.time - self.time
 
     class Capture:
-        def __init__(self, graph: Graph, stream: object) -> None:
-            streams.append(stream)
+        def __init__(self, graph: Graph, pool: object, stream: object) -> None:
+            captured.append((pool, stream))
 
         def __enter__(self) -> None: ...
 
         def __exit__(self, *error: object) -> None: ...
 
-    for name, double in {"CUDAGraph": Graph, "graph": Capture, "Event": Event}.items():
+    doubles = {"CUDAGraph": Graph, "graph": Capture, "Event": Event, "graph_pool_handle": lambda: next(pools)}
+    for name, double in doubles.items():
         monkeypatch.setattr(torch.cuda, name, double)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(graph, "calls_per_graph", lambda seconds, copies, of_graph: 6)
     samples = Samples()
     mine: Any = object()
     graph.GraphClock([lambda: None] * 3, switch, stream=mine).sample(samples, seconds=0.0)
-    assert streams == [mine, mine]
+    assert captured == [(0, mine), (0, mine)], "results in the same memory"
     assert len(samples.upstream) == len(samples.ours) >= interleave.FEWEST_PAIRS
     assert samples.upstream == pytest.approx([2.0] * len(samples.upstream))
     assert samples.ours == pytest.approx([1.0] * len(samples.ours))

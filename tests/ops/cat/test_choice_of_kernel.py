@@ -9,10 +9,16 @@ import pytest
 import torch
 
 from device_on_host import library
-from gpus import ARCHITECTURES, OTHERS
+from gpus import ARCHITECTURES, OTHERS, pretended
 from ops.cat import layouts
 from ops.cat.layouts import DTYPES, LAYOUTS, launches_of
-from ops.cat.reference import FEW_MULTIPROCESSORS, KERNELS, NO_SMALL_CALLS
+from ops.cat.reference import (
+    FEW_MULTIPROCESSORS,
+    KERNELS,
+    NO_SMALL_CALLS,
+    assert_same,
+    kernels,
+)
 from strategies import random_bits
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -211,10 +217,51 @@ def test_transposes_of_two_kinds() -> None:
 
 
 def test_runs_that_are_converted_keep_their_vectors_in_large_calls() -> None:
-    runs = [layouts.plain((64, 129), torch.float32, 0), layouts.plain((64, 3), torch.bfloat16, 1)]
-    strided = layouts.strided((64, 7), torch.float32, 2)
-    assert launches_of([*runs, strided], 1) == ["gather"]
-    assert launches_of([*runs, strided], 1, FEW_MULTIPROCESSORS) == ["convert", "gather"]
+    """Where runs are long on average, or are vectors all."""
+
+    def inputs(size: int) -> list[torch.Tensor]:
+        runs = [layouts.plain((64, size), torch.float32, 0), layouts.plain((64, 3), torch.bfloat16, 1)]
+        return [*runs, layouts.strided((64, 7), torch.float32, 2)]
+
+    assert launches_of(inputs(129), 1) == ["gather"]
+    assert launches_of(inputs(3 * 1280 - 10), 1) == ["gather"]
+    assert launches_of(inputs(3 * 1280 - 11), 1, FEW_MULTIPROCESSORS) == ["gather", "gather"]
+    assert launches_of(inputs(3 * 1280 - 10), 1, FEW_MULTIPROCESSORS) == ["convert", "gather"]
+    whole = [layouts.plain((64, 60), torch.float32, 0), layouts.plain((64, 4), torch.bfloat16, 1)]
+    strided = layouts.strided((64, 8), torch.float32, 2)
+    assert launches_of([*whole, *whole, strided], 1, FEW_MULTIPROCESSORS) == ["convert", "gather"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "kernel"),
+    [
+        (64, (64, 64), "gather"),  # 8,192 elements a multiprocessor
+        (65, (64, 64), "convert"),
+        (65, (64, 62), "gather"),  # half a vector
+        (8, (1281, 1279), "convert"),
+        (8, (1281, 1278), "gather"),
+    ],
+)
+def test_runs_that_are_converted(rows: int, sizes: tuple[int, int], kernel: str) -> None:
+    tensors = [
+        layouts.plain((rows, n), dtype, 0)
+        for n, dtype in zip(sizes, (torch.float32, torch.bfloat16), strict=True)
+    ]
+    assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == [kernel]
+
+
+@pytest.mark.parametrize(("offset", "kernel"), [(0, "convert"), (1, "gather"), (4, "convert")])
+def test_vectors_of_a_result_that_begins_anywhere(offset: int, kernel: str) -> None:
+    """Whose vectors are of several runs where it does not begin with one."""
+    ops = torch.ops.aten_ext_on_host_cat
+    tensors = [layouts.flat(96, torch.float32 if i % 2 else torch.uint8, i) for i in range(90)]
+    out = torch.zeros(8640 + offset)[offset:]
+    theirs = torch.cat(tensors)
+    with pretended(FEW_MULTIPROCESSORS, ops.set_gpu):
+        ops.launched()
+        torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+    assert_same(out.clone(), theirs, any_nan=True)
+    assert kernels(ops.launched()) == [kernel]
 
 
 def test_inputs_of_many_shapes() -> None:
@@ -264,10 +311,10 @@ def test_few_runs_beside_others_are_gathered() -> None:
         others = [layouts.strided((64, strided), torch.float32, 2)]
         return launches_of([layouts.plain((64, columns), dtype, 0), *others], 1, FEW_MULTIPROCESSORS)
 
-    assert launched(135, 45, torch.bfloat16) == ["convert", "gather"]
-    assert launched(134, 45, torch.bfloat16) == ["gather"]
+    assert launched(2700, 900, torch.bfloat16) == ["convert", "gather"]
+    assert launched(2699, 900, torch.bfloat16) == ["gather", "gather"]
     assert launched(8, 172, torch.bool) == ["gather", "gather"]
-    assert launched(135, 45, torch.float32) == ["gather"]
+    assert launched(2700, 900, torch.float32) == ["gather"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -104,11 +104,15 @@ def test_every_dtype(dtype: torch.dtype) -> None:
     check_tiles(tiles, 1, ("gather",) if dtype.itemsize == 1 else ("transpose",))
 
 
+def sources_of(to: torch.dtype) -> list[torch.dtype]:
+    return [d for d in CONVERTED if torch.promote_types(d, to) == to and d != to]
+
+
 @pytest.mark.parametrize("to", CONVERTED, ids=str)
 @pytest.mark.parametrize("kind", ["runs", "misaligned", "transposed", "strided"])
 def test_every_conversion(to: torch.dtype, kind: str) -> None:
     """From every dtype that promotes to ``to``, of every kind of kernel."""
-    sources = [d for d in CONVERTED if torch.promote_types(d, to) == to and d != to]
+    sources = sources_of(to)
     tensors = []
     for i, dtype in enumerate([to, *sources]):
         n = (64 if kind == "transposed" else 31) + i
@@ -126,6 +130,39 @@ def test_every_conversion(to: torch.dtype, kind: str) -> None:
         check_tiles(tensors, 1)
 
 
+@pytest.mark.parametrize("to", CONVERTED, ids=str)
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "misaligned"])
+@pytest.mark.parametrize(("rows", "size", "more"), [(9, 64, 0), (2, 1281, 1), (1, 4000, 3)])
+def test_every_conversion_in_vectors(to: torch.dtype, offset: int, rows: int, size: int, more: int) -> None:
+    """Of runs of vectors, and of long ones that share some. Those of larger elements by warps."""
+    tensors = []
+    for i, dtype in enumerate([to, *(sources_of(to) or [to])]):
+        n = size + more * i
+        tensors.append(random_bits(rows * n + offset, dtype, i)[offset:].view(rows, n))
+    check_tiles(tensors, 1, ("convert",) if len({t.dtype for t in tensors}) > 1 else None)
+
+
+@fixture_is_fine
+@given(st.data(), ORDERS)
+def test_conversions_in_vectors(data: st.DataObject, order: tuple[int, int]) -> None:
+    """Of runs that are long on average, with rows apart or not, wherever they begin."""
+    to = data.draw(st.sampled_from([t for t in CONVERTED if sources_of(t)]))
+    dtypes = [to, *data.draw(st.lists(st.sampled_from(sources_of(to)), min_size=1, max_size=3))]
+    rows = data.draw(st.integers(1, 3))
+    sizes = [data.draw(st.integers(1, 700)) for _ in dtypes]
+    longest = data.draw(st.integers(0, len(dtypes) - 1))
+    sizes[longest] += 1280 * len(dtypes)
+    tensors = []
+    for dtype, n in zip(data.draw(st.permutations(dtypes)), sizes, strict=True):
+        before, after = (data.draw(st.integers(0, 3)) for _ in range(2))
+        tensors.append(
+            random_bits(rows * (before + n + after), dtype, n).view(rows, -1)[:, before : before + n]
+        )
+    torch.ops.aten_ext_on_host_cat.launched()
+    check(tensors, 1, order, gpus=[NO_SMALL_CALLS])
+    assert set(kernels(torch.ops.aten_ext_on_host_cat.launched())) == {"convert"}
+
+
 # Inputs about those that fit kernel arguments of 1, 4 and 32 KB, in each kernel.
 @pytest.mark.parametrize("count", [60, 74, 75, 281, 282, 283, 700, 2676, 2677, 5400])
 @pytest.mark.parametrize("rows", [1, 3])
@@ -137,13 +174,16 @@ def test_many_runs(count: int, rows: int, equal: bool, size: int) -> None:
 
 
 @pytest.mark.parametrize("count", [130, 185, 190, 1500, 2000])
-@pytest.mark.parametrize("kind", ["rows apart", "converted", "strided", "transposed"])
+@pytest.mark.parametrize("kind", ["rows apart", "converted", "converted in vectors", "strided", "transposed"])
 def test_many_others(count: int, kind: str) -> None:
     sizes = [8 + i % 3 for i in range(count)]
     if kind == "rows apart":
         tensors = [random_bits(3 * (n + 1), torch.int16, n).view(3, n + 1)[:, 1:] for n in sizes]
     elif kind == "converted":
         tensors = [random_bits(3 * n, torch.int16 if n % 2 else torch.uint8, n).view(3, n) for n in sizes]
+    elif kind == "converted in vectors":
+        tensors = [random_bits(48, torch.int16 if n % 2 else torch.uint8, n).view(3, 16) for n in sizes]
+        check_tiles(tensors, 1, ("convert",))
     elif kind == "strided":
         tensors = [random_bits(6 * n, torch.int32, n).view(3, 2 * n)[:, ::2] for n in sizes[:500]]
     else:
