@@ -90,14 +90,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: a pack is taken from one run",
         _WORD_KERNELS,
-        "const bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "const bool in_one = count == 1 || at + count <= run.end;",
         "const bool in_one = true;",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
         "cat: a column of packs is taken from one run",
         _WORD_KERNELS,
-        "  bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "  bool in_one = count == 1 || at + count <= run.end;",
         "  bool in_one = true;",
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
@@ -299,8 +299,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: runs always have a launch of their own",
         "aten_ext/ops/cat/shares.h",
-        "const bool apart = !gathers || ",
-        "const bool apart = true || !gathers || ",
+        "by.element_size) : !gathers;",
+        "by.element_size) : true;",
         (f"{_CHOICE}::test_few_runs_beside_others_are_gathered",),
     ),
     (
@@ -355,7 +355,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: a pack of a row is of one input",
         _WORD_KERNELS,
-        "const bool in_one = count == 1 || at + count <= args.begin[run + 1];",
+        "const bool in_one = count == 1 || at + count <= run.end;",
         "const bool in_one = true;",
         (f"{_ON_HOST}::test_every_way_of_words",),
     ),
@@ -386,6 +386,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "return sequence.copy(params.out, whole.data,",
         "if (params.element_size == 0) return sequence.copy(params.out, whole.data,",
         (f"{_CHOICE}::test_one_array_is_copied_as_memory",),
+    ),
+    (
+        "cat: a warp's vectors are taken for those of one run",
+        "aten_ext/ops/cat/convert.cu",
+        "whole && is_larger && is_of_first",
+        "whole && is_larger",
+        (f"{_ON_HOST}::test_every_conversion_in_vectors",),
+    ),
+    (
+        "cat: vectors of a result that begins between two are whole",
+        "aten_ext/ops/cat/convert.cu",
+        "reinterpret_cast<uintptr_t>(p.out) | (p.rows > 1",
+        "(p.rows > 1",
+        (f"{_CHOICE}::test_vectors_of_a_result_that_begins_anywhere",),
     ),
     (
         "cat: what is not converted is moved as what is beside it",

@@ -14,24 +14,17 @@
 // makes a pack, or a column: the same place of 2 to 8 rows, whose run it finds once.
 // Alternatives and timings: docs/kernels/cat.md.
 #include <algorithm>
-#include <iterator>
-#include <limits>
-#include <type_traits>
 
 #include "core/launch_sequence.h"
 #include "core/math.h"
 #include "ops/cat/kernels.h"
-#include "ops/cat/words_kernels.cuh"
+#include "ops/cat/words_launch.cuh"
 
 namespace aten_ext::cuda {
 namespace {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-constexpr int kMaxThreads = kCatWordsThreads;
-constexpr int kMinThreads = 128;
-// With fewer large blocks than this a multiprocessor, blocks are small, so that there are more of them.
-constexpr int64_t kBlocksPerSM = 2;
 // Up to so many words for each multiprocessor, as many as it holds threads, a thread makes one: latency
 // decides, and no way is shorter. Half as many where what follows is short too: small words, and words of 4
 // bytes in several rows of many inputs.
@@ -46,8 +39,10 @@ constexpr int64_t kTinySmallWordsElsewhere = 512;  // of up to 8 in short runs o
 constexpr int64_t kShortRunOfTiny = 32;            // bytes on average
 constexpr int64_t kShortRunOfFew = 16;
 constexpr int64_t kLongRunOfTiny = 256;
-// Of more words of 16 bytes than this for each multiprocessor a thread makes one, as of few.
-constexpr int64_t kWordsInColumnsPerSM = 4500;
+// Of more words of 16 bytes than this for each multiprocessor a thread makes one, as of few: of up to 16
+// inputs, or of more.
+constexpr int64_t kWordsInColumnsPerSM = 3200;
+constexpr int64_t kWordsOfManyInColumnsPerSM = 4500;
 // Of fewer rows than this, if they are an odd number, pairs would make too much of one twice; and of fewer
 // than that, if they are no multiple of four, fours.
 constexpr int64_t kRowsInPairs = 16;
@@ -79,156 +74,7 @@ constexpr int64_t kLongRun = 2048;          // from here those of small words ar
 template <int word>
 constexpr int64_t kLongRunOf = word == 2 ? 8192 : 2048;
 
-// ---- launch ------------------------------------------------------------------------------------------
-
-// Ways to make a result: how many packs they take, and by which kernel.
-template <int word_, int count_, bool one_row = true, bool window = false>
-struct Line {
-  static constexpr int word = word_;
-  static constexpr int count = count_;
-  static constexpr bool kWholeRows = true;
-  // Lines of single smaller words are short.
-  static constexpr bool kMayStream = word == 16 || count > 1;
-  template <typename Args>
-  static int64_t threads(const Args& args) {
-    return ceil_div(static_cast<int64_t>(args.rows) * args.words, int64_t{count});
-  }
-  template <bool streamed, typename Args>
-  static constexpr auto kernel = cat_line_kernel<word, count, one_row, window, streamed, Args>;
-};
-
-template <int word_, int count_, int rows, bool window = false>
-struct Columns {
-  static constexpr int word = word_;
-  static constexpr int count = count_;
-  static constexpr bool kWholeRows = false;
-  static constexpr bool kMayStream = true;
-  template <typename Args>
-  static int64_t threads(const Args& args) {
-    return ceil_div(static_cast<int64_t>(args.rows), int64_t{rows}) * (args.words / count);
-  }
-  template <bool streamed, typename Args>
-  static constexpr auto kernel = cat_column_kernel<word, count, rows, window, streamed, Args>;
-};
-
-using TwoRuns = FewRuns<2>;
-using EightRuns = FewRuns<8>;
-using SixteenRuns = FewRuns<16>;
-using SmallList = ManyRuns<kSmallArgumentBytes>;
-using LargeList = ManyRuns<kLargeArgumentBytes>;
-
-bool are_few(const CatRunsParams& p) {
-  return p.count <= SixteenRuns::kCapacity;
-}
-
-// Runs of a launch.
-int capacity(const CatRunsParams& p) {
-  if (are_few(p)) {
-    return p.count <= TwoRuns::kCapacity     ? TwoRuns::kCapacity
-           : p.count <= EightRuns::kCapacity ? EightRuns::kCapacity
-                                             : SixteenRuns::kCapacity;
-  }
-  return p.count > SmallList::kCapacity && p.gpu.argument_bytes >= kLargeArgumentBytes ? LargeList::kCapacity
-                                                                                       : SmallList::kCapacity;
-}
-
-template <int most>
-void describe(FewRuns<most>& args, const CatRun* runs, int64_t element_size, int word) {
-  std::fill(args.begin + args.count + 1, std::end(args.begin), std::numeric_limits<uint32_t>::max());
-  for (int i = 0; i < args.count; ++i) {
-    args.row_stride[i] = static_cast<uint32_t>(runs[i].row_stride * element_size / word);
-    args.data[i] = static_cast<const char*>(runs[i].data) - int64_t{args.begin[i]} * word;
-  }
-}
-
-template <int bytes>
-void describe(ManyRuns<bytes>& args, const CatRun* runs, int64_t /*element_size*/, int /*word*/) {
-  using Args = ManyRuns<bytes>;
-  args.equal_runs = true;
-  for (int i = 0; i < args.count; ++i) {
-    args.data[i] = static_cast<const char*>(runs[i].data);
-    args.equal_runs = args.equal_runs && runs[i].size == runs[0].size;
-  }
-  args.run = Divider<uint32_t>(args.begin[1]);
-  args.hint_shift = 0;
-  while ((args.words - 1) >> args.hint_shift >= static_cast<uint32_t>(Args::kHints)) {
-    ++args.hint_shift;
-  }
-  int run = 0;
-  for (int i = 0; i <= Args::kHints; ++i) {
-    const uint64_t at = static_cast<uint64_t>(i) << args.hint_shift;
-    while (run + 1 < args.count && args.begin[run + 1] <= at) {
-      ++run;
-    }
-    args.hint[i] = static_cast<uint16_t>(run);
-  }
-}
-
-int64_t bytes_of(const CatRunsParams& p) {
-  return p.rows * p.row_size * p.element_size;
-}
-
-// Whether what is read is the first to leave the L2. Then the result is still there when it is read, where it
-// fits. Where the inputs fit beside it, they may be there already.
-bool is_streamed(const CatRunsParams& p) {
-  const int64_t room = p.gpu.l2_bytes / 3 * 2;
-  return bytes_of(p) <= room && 2 * bytes_of(p) > room;
-}
-
-template <typename Way, typename Args>
-cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
-  static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
-  static_assert(sizeof(Args) <= kLargeArgumentBytes &&
-                sizeof(Args) - sizeof(Args::begin) <= kIndexedArgumentBytes &&
-                Args::kCapacity <= std::numeric_limits<uint16_t>::max());
-  const auto words = [&p](int64_t elements) {
-    return static_cast<uint32_t>(elements * p.element_size / Way::word);
-  };
-  Args args;
-  args.rows = static_cast<uint32_t>(p.rows);
-  args.out_row_stride = words(p.row_size);
-  const bool streamed = is_streamed(p);
-  for (int64_t from = 0; from < p.count; from += Args::kCapacity) {
-    const CatRun* const runs = p.runs + from;
-    args.count = static_cast<int32_t>(std::min<int64_t>(p.count - from, Args::kCapacity));
-    args.out = static_cast<char*>(p.out) + runs[0].begin * p.element_size;
-    for (int i = 0; i < args.count; ++i) {
-      args.begin[i] = words(runs[i].begin - runs[0].begin);
-    }
-    const CatRun& last = runs[args.count - 1];
-    args.words = args.begin[args.count] = words(last.begin + last.size - runs[0].begin);
-    args.line = Divider<uint32_t>(Way::kWholeRows ? args.words : args.words / Way::count);
-    describe(args, runs, p.element_size, Way::word);
-    const int64_t needed = Way::threads(args);
-    const int threads =
-        needed < kBlocksPerSM * p.gpu.multiprocessors * kMaxThreads ? kMinThreads : kMaxThreads;
-    auto* kernel = Way::template kernel<false, Args>;
-    if constexpr (Way::kMayStream) {
-      kernel = streamed ? Way::template kernel<true, Args> : kernel;
-    }
-    if (const cudaError_t error = sequence.launch(kernel, ceil_div(needed, threads), threads, args);
-        error != cudaSuccess) {
-      return error;
-    }
-  }
-  return cudaSuccess;
-}
-
-template <typename Way>
-cudaError_t launch(const CatRunsParams& p, LaunchSequence& sequence) {
-  switch (capacity(p)) {
-    case TwoRuns::kCapacity:
-      return launch_list<Way, TwoRuns>(p, sequence);
-    case EightRuns::kCapacity:
-      return launch_list<Way, EightRuns>(p, sequence);
-    case SixteenRuns::kCapacity:
-      return launch_list<Way, SixteenRuns>(p, sequence);
-    case SmallList::kCapacity:
-      return launch_list<Way, SmallList>(p, sequence);
-    default:
-      return launch_list<Way, LargeList>(p, sequence);
-  }
-}
+// ---- which way ---------------------------------------------------------------------------------------
 
 // Whether every launch, and every row of it, begins and ends with a pack.
 bool in_packs(const CatRunsParams& p, int bytes) {
@@ -270,13 +116,8 @@ int common_word(const CatRunsParams& p) {
   }
   const int word = static_cast<int>(all & -all);
   // The last block's threads go beyond the end.
-  constexpr int64_t kBeyond = kMaxThreads * 16;
+  constexpr int64_t kBeyond = kMaxWordsThreads * 16;
   return most * p.element_size / word <= kCatIndexLimit - kBeyond ? word : 0;
-}
-
-// Bytes.
-int64_t average_run(const CatRunsParams& p) {
-  return p.row_size * p.element_size / p.count;
 }
 
 // Threads that the GPU holds at once.
@@ -299,7 +140,8 @@ bool are_odd_rows(const CatRunsParams& p) {
 
 // Whether words of 16 bytes are so many that memory decides.
 bool are_many_vectors(const CatRunsParams& p) {
-  return average_run(p) > kShortRun && bytes_of(p) / 16 > kWordsInColumnsPerSM * p.gpu.multiprocessors;
+  const int64_t in_columns = are_few(p) ? kWordsInColumnsPerSM : kWordsOfManyInColumnsPerSM;
+  return average_run(p) > kShortRun && bytes_of(p) / 16 > in_columns * p.gpu.multiprocessors;
 }
 
 // Whether a warp that makes eight rows of a column reads a sector for each few words.

@@ -62,8 +62,8 @@ struct FewRuns : CatWords {
   uint32_t row_stride[most];  // from one row of the input to the next
 };
 
-// Inputs whose rows follow each other.
-template <int bytes>
+// Inputs whose rows follow each other. `scattered`: a warp looks up several at once.
+template <int bytes, bool scattered>
 struct ManyRuns : CatWords {
   static constexpr bool kOneLaunch = false;
   static constexpr int kHints = bytes > 4096 ? 256 : 64;
@@ -96,41 +96,56 @@ __device__ __forceinline__ int find_run(const FewRuns<most>& args, uint32_t at) 
   }
 }
 
-template <int bytes>
-__device__ __forceinline__ int find_run(const ManyRuns<bytes>& args, uint32_t at) {
+// An array of the arguments, as constants or, `scattered`, as memory. A warp loads constants from one address
+// after the other, and memory from all at once; but where its threads want the same one, a constant is there
+// sooner.
+template <bool scattered, typename T>
+__device__ __forceinline__ const T* reach(const T* array) {
+#ifdef __CUDA_ARCH__
+  if constexpr (scattered) {
+    auto address = reinterpret_cast<uint64_t>(array);
+    asm("" : "+l"(address));  // the compiler no longer knows that these are arguments
+    array = reinterpret_cast<const T*>(address);
+  }
+#endif
+  return array;
+}
+
+template <int bytes, bool scattered>
+__device__ __forceinline__ int find_run(const ManyRuns<bytes, scattered>& args, uint32_t at) {
   if (args.equal_runs) {
     return static_cast<int>(args.run(at).quotient);
   }
   const uint32_t part = at >> args.hint_shift;
-  return find_last_begin(args.begin, at, args.hint[part], args.hint[part + 1] + 1);
+  const uint16_t* const hint = reach<scattered>(args.hint) + part;
+  return find_last_begin(reach<scattered>(args.begin), at, hint[0], hint[1] + 1);
 }
+
+// Where a run is, in a row of the result and in memory.
+struct RunOfWords {
+  uint32_t begin;
+  uint32_t end;
+  uint32_t row_stride;
+  const char* data;
+  uint32_t origin;  // what position of a row `data` stands for
+};
 
 template <int most>
-__device__ __forceinline__ uint32_t row_stride(const FewRuns<most>& args, int run) {
-  return args.row_stride[run];
+__device__ __forceinline__ RunOfWords run_of(const FewRuns<most>& args, int run) {
+  return {args.begin[run], args.begin[run + 1], args.row_stride[run], args.data[run], 0};
 }
 
-template <int bytes>
-__device__ __forceinline__ uint32_t row_stride(const ManyRuns<bytes>& args, int run) {
-  return args.begin[run + 1] - args.begin[run];
-}
-
-// What position of a row `data` stands for.
-template <int most>
-__device__ __forceinline__ uint32_t origin(const FewRuns<most>&, int) {
-  return 0;
-}
-
-template <int bytes>
-__device__ __forceinline__ uint32_t origin(const ManyRuns<bytes>& args, int run) {
-  return args.begin[run];
+template <int bytes, bool scattered>
+__device__ __forceinline__ RunOfWords run_of(const ManyRuns<bytes, scattered>& args, int run) {
+  const uint32_t begin = reach<scattered>(args.begin)[run];
+  const uint32_t end = reach<scattered>(args.begin)[run + 1];
+  return {begin, end, end - begin, reach<scattered>(args.data)[run], begin};
 }
 
 // Word `at` of a row, in its input.
-template <int word, typename Args>
-__device__ __forceinline__ const char* source(const Args& args, int run, uint32_t row, uint32_t at) {
-  return args.data[run] +
-         word * static_cast<uint64_t>(row * row_stride(args, run) + (at - origin(args, run)));
+template <int word>
+__device__ __forceinline__ const char* source(const RunOfWords& run, uint32_t row, uint32_t at) {
+  return run.data + word * static_cast<uint64_t>(row * run.row_stride + (at - run.origin));
 }
 
 // ---- loads -------------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ __device__ __forceinline__ void overlapping(const Args&, const F& f) {
 // Whether the aligned packs that load_window reads for two packs of a column, its first and its last, are in
 // their input.
 template <int word, int count, typename Args>
-__device__ __forceinline__ bool windows_fit(const Args& args, int run, const char* first, const char* last) {
+__device__ __forceinline__ bool windows_fit(const Args& args, const RunOfWords& run, const char* first,
+                                            const char* last) {
   constexpr int kBytes = word * count;
-  const uint32_t size = args.begin[run + 1] - args.begin[run];
-  const char* const begin = source<word>(args, run, 0, args.begin[run]);
+  const char* const begin = source<word>(run, 0, run.begin);
   const char* const end =
-      begin + word * (static_cast<uint64_t>(args.rows - 1) * row_stride(args, run) + size);
+      begin + word * (static_cast<uint64_t>(args.rows - 1) * run.row_stride + (run.end - run.begin));
   return first - phase_of<kBytes>(first) >= begin && last - phase_of<kBytes>(last) + 2 * kBytes <= end;
 }
 
@@ -52,10 +52,10 @@ __device__ __forceinline__ void make_line(const Args& args) {
     return;
   }
   const auto [row, at] = locate(index);
-  const int run = find_run(args, at);
-  const char* const from = source<word>(args, run, row, at);
+  const RunOfWords run = run_of(args, find_run(args, at));
+  const char* const from = source<word>(run, row, at);
   PackOf<word, count> x;
-  const bool in_one = count == 1 || at + count <= args.begin[run + 1];
+  const bool in_one = count == 1 || at + count <= run.end;
   if constexpr (window) {
     if (in_one && windows_fit<word, count>(args, run, from, from)) {
       using Pack = WordOf<word * count>;
@@ -77,7 +77,8 @@ __device__ __forceinline__ void make_line(const Args& args) {
     for (int j = 0; j < count; ++j) {
       if (index + j < words) {
         const auto [its_row, its_at] = locate(index + j);
-        x.words[j] = load_word<Word, streamed>(source<word>(args, find_run(args, its_at), its_row, its_at));
+        const RunOfWords its_run = run_of(args, find_run(args, its_at));
+        x.words[j] = load_word<Word, streamed>(source<word>(its_run, its_row, its_at));
       }
     }
   }
@@ -116,22 +117,20 @@ __device__ __forceinline__ void make_column(const Args& args) {
     return first + word * static_cast<uint64_t>(min(i, last) * stride);
   };
   PackOf<word, count> x[rows];
-  const int run = find_run(args, at);
-  const uint32_t stride = row_stride(args, run);
-  const char* const from = source<word>(args, run, row, at);
-  bool in_one = count == 1 || at + count <= args.begin[run + 1];
+  const RunOfWords run = run_of(args, find_run(args, at));
+  const char* const from = source<word>(run, row, at);
+  bool in_one = count == 1 || at + count <= run.end;
   if constexpr (window) {
-    in_one = in_one && windows_fit<word, count>(args, run, from, below(from, stride, rows - 1));
+    in_one = in_one && windows_fit<word, count>(args, run, from, below(from, run.row_stride, rows - 1));
   }
   if (!in_one) {
 #pragma unroll
     for (int j = 0; j < count; ++j) {
-      const int its_run = find_run(args, at + j);
-      const uint32_t its_stride = row_stride(args, its_run);
-      const char* const its_from = source<word>(args, its_run, row, at + j);
+      const RunOfWords its_run = run_of(args, find_run(args, at + j));
+      const char* const its_from = source<word>(its_run, row, at + j);
 #pragma unroll
       for (int i = 0; i < rows; ++i) {
-        x[i].words[j] = load_word<Word, streamed>(below(its_from, its_stride, i));
+        x[i].words[j] = load_word<Word, streamed>(below(its_from, its_run.row_stride, i));
       }
     }
   } else if constexpr (window) {
@@ -140,7 +139,7 @@ __device__ __forceinline__ void make_column(const Args& args) {
     uint32_t phase[rows];
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
-      const char* const address = below(from, stride, i);
+      const char* const address = below(from, run.row_stride, i);
       phase[i] = phase_of<sizeof(Pack)>(address);
       low[i] = load_word<Pack, streamed>(address - phase[i]);
       high[i] = load_word<Pack, streamed>(address - phase[i] + sizeof(Pack));
@@ -154,7 +153,7 @@ __device__ __forceinline__ void make_column(const Args& args) {
     for (int i = 0; i < rows; ++i) {
 #pragma unroll
       for (int j = 0; j < count; ++j) {
-        x[i].words[j] = load_word<Word, streamed>(below(from, stride, i) + word * j);
+        x[i].words[j] = load_word<Word, streamed>(below(from, run.row_stride, i) + word * j);
       }
     }
   }

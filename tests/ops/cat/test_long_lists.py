@@ -49,6 +49,18 @@ def test_one_dtype(kind: str, count: int, dtype: torch.dtype) -> None:
     assert compare([KINDS[kind](i, dtype).cuda() for i in range(count)], 1, "cuda") == ""
 
 
+# Words of 4, 8 and 16 bytes that all runs have in common.
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex128], ids=str)
+@pytest.mark.parametrize("count", [17, 40, 300, 700])
+@pytest.mark.parametrize("step", [0, 1], ids=["of one length", "of many lengths"])
+@pytest.mark.parametrize("size", [1, 5, 9])
+def test_runs_that_a_warp_looks_up_together(size: int, step: int, count: int, dtype: torch.dtype) -> None:
+    """Too large for tiny.cu: the arguments are read as memory."""
+    rows = 1 + 40_000_000 // (count * (size + 2 * step) * dtype.itemsize)
+    tensors = [random_bits(rows * (size + step * (i % 5)), dtype, i).view(rows, -1) for i in range(count)]
+    assert compare([t.cuda() for t in tensors], 1, "cuda") == ""
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16], ids=str)
 def test_pieces_out_of_step(dtype: torch.dtype) -> None:
     """In one row, and longer than words are worth."""

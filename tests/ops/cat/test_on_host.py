@@ -136,8 +136,9 @@ def test_every_conversion(to: torch.dtype, kind: str) -> None:
 def test_every_conversion_in_vectors(to: torch.dtype, offset: int, rows: int, size: int, more: int) -> None:
     """Of runs of vectors, and of long ones that share some. Those of larger elements by warps."""
     tensors = []
-    for i, dtype in enumerate([to, *(sources_of(to) or [to])]):
-        n = size + more * i
+    # Several of each dtype, one after the other: a warp has vectors of two or more.
+    for i, dtype in enumerate([to, *sorted(3 * (sources_of(to) or [to]), key=str)]):
+        n = size + more * (i % 5)
         tensors.append(random_bits(rows * n + offset, dtype, i)[offset:].view(rows, n))
     check_tiles(tensors, 1, ("convert",) if len({t.dtype for t in tensors}) > 1 else None)
 
