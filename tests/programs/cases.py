@@ -198,7 +198,7 @@ CASES = (
         _gru_inference,
         raises=frozenset({"vmap"}),
         # As below; and cuDNN has no derivative of what was computed for inference.
-        raises_on_cuda=frozenset({"grad", "jvp", "views", "autograd"}),
+        raises_on_cuda=frozenset({"grad", "jvp", "views", "autograd", "fake"}),
     ),
     Case(
         "gru",
