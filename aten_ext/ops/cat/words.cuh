@@ -139,7 +139,11 @@ template <int bytes, bool scattered>
 __device__ __forceinline__ RunOfWords run_of(const ManyRuns<bytes, scattered>& args, int run) {
   const uint32_t begin = reach<scattered>(args.begin)[run];
   const uint32_t end = reach<scattered>(args.begin)[run + 1];
-  return {begin, end, end - begin, reach<scattered>(args.data)[run], begin};
+  const char* const data = reach<scattered>(args.data)[run];
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(data));  // which the compiler knows of pointers among constants
+#endif
+  return {begin, end, end - begin, data, begin};
 }
 
 // Word `at` of a row, in its input.
