@@ -121,6 +121,7 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   }
 }
 
+// By lengths alone: that of convert.cu knows addresses as well.
 inline bool converts_in_vectors(const cuda::CatGpu& gpu, const CatGeometry& geometry,
                                 const std::vector<CatLaidOut>& inputs, int64_t element_size) {
   int64_t row_size = 0;

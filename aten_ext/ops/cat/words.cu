@@ -116,7 +116,7 @@ int common_word(const CatRunsParams& p) {
   }
   const int word = static_cast<int>(all & -all);
   // The last block's threads go beyond the end.
-  constexpr int64_t kBeyond = kMaxWordsThreads * 16;
+  constexpr int64_t kBeyond = kCatWordsThreads * 16;
   return most * p.element_size / word <= kCatIndexLimit - kBeyond ? word : 0;
 }
 

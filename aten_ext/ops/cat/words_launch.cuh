@@ -15,7 +15,6 @@ namespace aten_ext::cuda {
 
 // ---- policy ------------------------------------------------------------------------------------------
 
-inline constexpr int kMaxWordsThreads = kCatWordsThreads;
 inline constexpr int kMinWordsThreads = 128;
 // With fewer large blocks than this a multiprocessor, blocks are small, so that there are more of them.
 inline constexpr int64_t kWordsBlocksPerSM = 2;
@@ -161,9 +160,9 @@ cudaError_t launch_list(const CatRunsParams& p, LaunchSequence& sequence) {
     args.line = Divider<uint32_t>(Way::kWholeRows ? args.words : args.words / Way::count);
     describe(args, runs, p.element_size, Way::word);
     const int64_t needed = Way::threads(args);
-    const int threads = needed < kWordsBlocksPerSM * p.gpu.multiprocessors * kMaxWordsThreads
+    const int threads = needed < kWordsBlocksPerSM * p.gpu.multiprocessors * kCatWordsThreads
                             ? kMinWordsThreads
-                            : kMaxWordsThreads;
+                            : kCatWordsThreads;
     auto* kernel = Way::template kernel<false, Args>;
     if constexpr (Way::kMayStream) {
       kernel = streamed ? Way::template kernel<true, Args> : kernel;

@@ -114,7 +114,7 @@ class GraphClock:
             rough.append(_seconds_per_call(calls))
         self._count = calls_per_graph(min(rough), len(calls), seconds)
         self._graphs = []
-        # Both write to the same memory: the time that a kernel takes depends on the place by some per cent.
+        # Both write to the same memory, so that where a result lies makes no difference between them.
         pool = torch.cuda.graph_pool_handle()
         for enabled in (False, True):
             switch.set(enabled)
