@@ -14,7 +14,7 @@ enum class Math : uint8_t { Fma, Mma, MmaTf32 };
 
 struct CellKernel {
   Math math;
-  uint8_t rows;   // of the batch that a block serves at once: 1 or 4 (Fma), 16 or 32 (tensor cores)
+  uint8_t rows;   // of the batch that a block serves: 1, 4 or, in fp32, 8 (Fma), 16 or 32 (tensor cores)
   uint8_t split;  // Fma: warps that share a unit, 1 or 4
   uint8_t loads;  // tensor cores: chunks of a warp under way, 4 or 2
 };
@@ -29,8 +29,10 @@ constexpr int code_of(Math math) {
 constexpr int64_t kUnitsToSplit = 1024;
 // Columns below which a quarter of them is less than one load a lane.
 constexpr int64_t kColumnsToSplit = 256;
-// Rows of the batch that a pass over the weights serves with multiply-adds.
+// Rows of the batch that a read of the weights serves with multiply-adds; in fp32, of more rows, twice as
+// many.
 constexpr int64_t kSeveralRows = 4;
+constexpr int64_t kRowsOfFp32 = 8;
 // 16 bits: so many units of a GRU have enough warps to read weights at full speed without tensor cores.
 constexpr int64_t kUnitsOfFma = 2048;
 // Tensor cores: rows up to which a warp has four chunks under way (one row of blocks has the GPU to itself),
@@ -45,8 +47,8 @@ constexpr CellKernel cell_kernel(Cell cell, Dtype dtype, bool tf32, int64_t batc
   const bool fma = dtype == Dtype::Float ? !tf32 : batch == 1 || (batch <= kSeveralRows && enough_warps);
   if (fma) {
     const bool split = units <= kUnitsToSplit && hidden + input >= kColumnsToSplit;
-    return {Math::Fma, static_cast<uint8_t>(batch == 1 ? 1 : kSeveralRows),
-            static_cast<uint8_t>(split ? 4 : 1), 0};
+    const int64_t rows = batch == 1 ? 1 : batch <= kSeveralRows ? kSeveralRows : kRowsOfFp32;
+    return {Math::Fma, static_cast<uint8_t>(rows), static_cast<uint8_t>(split ? 4 : 1), 0};
   }
   return {dtype == Dtype::Float ? Math::MmaTf32 : Math::Mma,
           static_cast<uint8_t>(batch <= kRowsOfOneTile ? 16 : 32), 1,

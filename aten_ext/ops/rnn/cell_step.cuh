@@ -7,10 +7,11 @@
 //
 // This for one row, and in fp32 for a few; several rows on tensor cores are in ops/rnn/cell_mma.cuh.
 //
-// Bytes: kGates * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch and from the L1 for
-// the next; x and h are small and come from the caches. FLOPs: 2 a weight and row. Memory-bound: a GRU of I =
-// 256, H = 512 in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch alone takes 0.9, and a chain of loads
-// (weights, sums over lanes, gates) about 1.5. Timings: docs/kernels/rnn.md.
+// Bytes: kGates * H * (I + H) * sizeof(T), the weights, once for kRows rows of the batch, mostly from the L2
+// for the others, whose blocks run beside these; x and h are small and come from the caches. FLOPs: 2 a
+// weight and row. Memory-bound: a GRU of I = 256, H = 512 in fp32 is 4.7 MB, 1.1 us at 4.2 TB/s. A launch
+// alone takes 0.9, and a chain of loads (weights, sums over lanes, gates) about 1.5. Timings:
+// docs/kernels/rnn.md.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,6 +24,7 @@
 #include "ops/rnn/cell_mma.cuh"
 #include "ops/rnn/cell_step.h"
 #include "ops/rnn/cells.cuh"
+#include "ops/rnn/reduce.cuh"
 
 namespace aten_ext::cuda {
 
@@ -55,7 +57,7 @@ __device__ __forceinline__ void multiply(Sums<Cell, kRows>& sums, const T* matri
     aligned = aligned && is_vector_aligned(vector[r]);
   }
   if (aligned) {
-#pragma unroll 4
+#pragma unroll(kRows > kSeveralRows ? 2 : 4)
     for (int at = lane * kVector; at < length; at += lanes * kVector) {
       T w[kGates][kVector];
 #pragma unroll
@@ -98,11 +100,11 @@ __device__ __forceinline__ void multiply(Sums<Cell, kRows>& sums, const T* matri
   }
 }
 
-// Grid: [hidden units / units of a block, directions]. kSplit warps share a unit.
+// Grid: [hidden units / units of a block, directions, rows of the batch / kRows]. kSplit warps share a unit.
 template <typename Cell, typename T, int kRows, int kSplit>
 __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __grid_constant__ CellParams p) {
   constexpr int kSums = Cell::kSums;
-  __shared__ float partial[kCellFmaWarps][kRows][kSums];
+  constexpr int kLanes = 32 / kRows;  // that have the sums of the same row in the end
   launch_dependents();
   const CellDirection& d = p.direction[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -111,74 +113,63 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
   const int unit = static_cast<int>(blockIdx.x) * (kCellFmaWarps / kSplit) + warp / kSplit;
   const bool exists = unit < p.hidden;
   const int hidden = p.hidden;
+  const int row0 = static_cast<int>(blockIdx.z) * kRows;
 
-  for (int row0 = 0; row0 < p.batch; row0 += kRows) {
-    Sums<Cell, kRows> sums = {};
-    if (exists) {
-      const T* x[kRows];
-      const T* h[kRows];
+  // One lane finishes each row. What it needs beside the sums is on its way while they are made.
+  const int row = row0 + lane / kLanes;
+  const bool finishes = exists && split == 0 && lane % kLanes == 0 && row < p.batch;
+  const int64_t at = static_cast<int64_t>(row) * hidden + unit;
+  typename Cell::Bias bias;
+  typename Cell::State state;
+  float before = 0.0f;
+  if (finishes) {
+    bias = Cell::template load_each_bias<T>(d.b_ih, d.b_hh, hidden, unit);
+    before = to_op(static_cast<const T*>(d.h)[row * p.h_row + unit]);
+    state = load_cell_state<Cell, T>(p.carried[blockIdx.y], at);
+  }
+
+  Sums<Cell, kRows> sums = {};
+  if (exists) {
+    const T* x[kRows];
+    const T* h[kRows];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {  // rows beyond the last are the last again, and not stored
-        const int64_t row = min(row0 + r, p.batch - 1);
-        x[r] = static_cast<const T*>(d.x) + row * p.x_row;
-        h[r] = static_cast<const T*>(d.h) + row * p.h_row;
-      }
-      multiply<Cell, T, kRows, false>(sums, static_cast<const T*>(d.w_ih), x, unit, hidden, p.input,
-                                      split * 32 + lane, kSplit * 32);
-      multiply<Cell, T, kRows, true>(sums, static_cast<const T*>(d.w_hh), h, unit, hidden, hidden,
-                                     split * 32 + lane, kSplit * 32);
+    for (int r = 0; r < kRows; ++r) {  // rows beyond the last are the last again, and not stored
+      const int64_t of_batch = min(row0 + r, p.batch - 1);
+      x[r] = static_cast<const T*>(d.x) + of_batch * p.x_row;
+      h[r] = static_cast<const T*>(d.h) + of_batch * p.h_row;
     }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    multiply<Cell, T, kRows, false>(sums, static_cast<const T*>(d.w_ih), x, unit, hidden, p.input,
+                                    split * 32 + lane, kSplit * 32);
+    multiply<Cell, T, kRows, true>(sums, static_cast<const T*>(d.w_hh), h, unit, hidden, hidden,
+                                   split * 32 + lane, kSplit * 32);
+  }
+  reduce_over_team<32>(sums.value, lane);
+  float (&sum)[kSums] = sums.value[0];
+  if constexpr (kSplit > 1) {
+    __shared__ float partial[kCellFmaWarps][kRows][kSums];
+    if (lane % kLanes == 0) {
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-#pragma unroll
-        for (int width = 16; width > 0; width /= 2) {
-          sums.value[r][i] += __shfl_xor_sync(0xffffffff, sums.value[r][i], width);
-        }
+        partial[warp][lane / kLanes][i] = sum[i];
       }
     }
-    if constexpr (kSplit > 1) {
-      if (lane == 0) {
+    __syncthreads();
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kSums; ++i) {
+      sum[i] = 0.0f;
 #pragma unroll
-          for (int i = 0; i < kSums; ++i) {
-            partial[warp][r][i] = sums.value[r][i];
-          }
-        }
+      for (int other = 0; other < kSplit; ++other) {
+        sum[i] += partial[warp / kSplit * kSplit + other][lane / kLanes][i];
       }
-      __syncthreads();
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) {
-          sums.value[r][i] = 0.0f;
-#pragma unroll
-          for (int other = 0; other < kSplit; ++other) {
-            sums.value[r][i] += partial[warp / kSplit * kSplit + other][r][i];
-          }
-        }
-      }
-      __syncthreads();  // before the next rows' sums overwrite these
     }
+  }
 
-    // One lane for each row.
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = row0 + r;
-      if (exists && split == 0 && lane == r && row < p.batch) {
-        const auto bias = Cell::template load_each_bias<T>(d.b_ih, d.b_hh, hidden, unit);
-        const int64_t at = static_cast<int64_t>(row) * hidden + unit;
-        const float before = to_op(static_cast<const T*>(d.h)[row * p.h_row + unit]);
-        typename Cell::State state = load_cell_state<Cell, T>(p.carried[blockIdx.y], at);
-        const float value = Cell::finish(sums.value[r], bias, before, state);
-        store_cell_state<Cell, T>(p.carried[blockIdx.y], at, state);
-        static_cast<T*>(d.hy)[at] = from_op<T>(value);
-        if (d.y != nullptr) {
-          static_cast<T*>(d.y)[row * p.y_row + unit] = from_op<T>(value);
-        }
-      }
+  if (finishes) {
+    const float value = Cell::finish(sum, bias, before, state);
+    store_cell_state<Cell, T>(p.carried[blockIdx.y], at, state);
+    static_cast<T*>(d.hy)[at] = from_op<T>(value);
+    if (d.y != nullptr) {
+      static_cast<T*>(d.y)[row * p.y_row + unit] = from_op<T>(value);
     }
   }
 }
@@ -189,20 +180,29 @@ template <typename Cell, typename T, int kRows, int kSplit>
 cudaError_t launch_rows(const CellParams& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellFmaWarps / kSplit)),
-                        static_cast<unsigned>(p.directions));
+                        static_cast<unsigned>(p.directions), static_cast<unsigned>(ceil_div(p.batch, kRows)));
   config.blockDim = dim3(kCellFmaWarps * 32);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, rnn_cell_kernel<Cell, T, kRows, kSplit>, p);
 }
 
+template <typename Cell, typename T, int kRows>
+cudaError_t launch_split(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
+  return kernel.split == 1 ? launch_rows<Cell, T, kRows, 1>(p, stream)
+                           : launch_rows<Cell, T, kRows, kCellFmaWarps>(p, stream);
+}
+
 template <typename Cell, typename T>
 cudaError_t launch_fma(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   if (kernel.rows == 1) {
-    return kernel.split == 1 ? launch_rows<Cell, T, 1, 1>(p, stream)
-                             : launch_rows<Cell, T, 1, kCellFmaWarps>(p, stream);
+    return launch_split<Cell, T, 1>(p, kernel, stream);
   }
-  return kernel.split == 1 ? launch_rows<Cell, T, kSeveralRows, 1>(p, stream)
-                           : launch_rows<Cell, T, kSeveralRows, kCellFmaWarps>(p, stream);
+  if constexpr (sizeof(T) == sizeof(float)) {  // 16 bits of more rows are the tensor cores'
+    if (kernel.rows == kRowsOfFp32) {
+      return launch_split<Cell, T, kRowsOfFp32>(p, kernel, stream);
+    }
+  }
+  return launch_split<Cell, T, kSeveralRows>(p, kernel, stream);
 }
 
 template <typename Cell, typename Element, int kTiles, int kBatch>

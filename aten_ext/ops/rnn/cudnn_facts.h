@@ -32,6 +32,17 @@ constexpr bool has_tf32_state(Cell cell, int64_t batch, int64_t hidden) {
   return batch > 1 && hidden > cudnn.beyond_hidden && hidden >= from;
 }
 
+// Where it multiplies a layer's input in TF32, if it may, seen in the same way: for its kernels of small
+// layers always, if columns and rows (steps times batch) are many. Of fewer, and of large layers, some are in
+// fp32, by no rule that was found.
+constexpr int64_t kTf32ProjectionBeyondColumns = 80;
+constexpr int64_t kTf32ProjectionBeyondRows = 16;
+
+constexpr bool has_tf32_projection(Cell cell, int64_t hidden, int64_t columns, int64_t rows) {
+  return hidden <= cudnn_tf32(cell).beyond_hidden && columns > kTf32ProjectionBeyondColumns &&
+         rows > kTf32ProjectionBeyondRows;
+}
+
 // Small layers that cuDNN keeps on the chip too: ours runs for so many rows, both directions counted, in
 // sequences of up to kLongSteps steps and in longer ones; 0: never. Each up to a hidden size; there are no
 // limits beyond the last.
@@ -71,8 +82,8 @@ constexpr LayersInRanges kKeptInInference[] = {
     {kGru, kFp32, kOne, kAny, {2, 32}, {14, 36}, at_least(9)},
 };
 
-// Up to four steps: one launch of cuDNN's takes 6 to 8 us. Of two directions upstream takes twice as long,
-// ours does not.
+// Up to four steps: one launch of cuDNN's takes 6 to 8 us. Of two directions upstream takes twice as
+// long, ours does not.
 constexpr double kRowsOfTwoDirections = 65;
 constexpr LayersInRanges kKeptForFewSteps[] = {
     {kLstm, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(60)},
@@ -86,6 +97,26 @@ constexpr LayersInRanges kKeptForFewSteps[] = {
     // Many rows in fp16: three layers of one step of 458 rows 28 us, ours 33; two steps of 336 rows 5 % less.
     {kGru, kFp16, kAny, kSeveral, kOne, kAny, at_least(256)},
     {kLstm, kFp16, kAny, kAny, {2, 3}, kAny, at_least(256)},
+};
+
+// The same of a forward without gradients, where ours has a launch for each step, or loads its weights into
+// registers for a few.
+constexpr LayersInRanges kKeptWithoutGradients[] = {
+    // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products
+    {kLstm, kFp16, kOne, kAny, {3, 4}, {61, 88}, at_least(13)},
+    {kLstm | kRnn, kFp16, kOne, kAny, {5, 6}, at_most(40)},
+    {kRnn, kFp16, kOne, kAny, {4, 4}, {81, 128}, at_least(64)},
+    {kGru, kFp32, kOne, kSeveral, {2, 3}, {385, 480}, at_least(5)},
+    {kLstm, kFp32, kOne, kAny, {2, 2}, {257, 384}, at_least(33)},
+    {kLstm, kFp32, kOne, kAny, {3, 3}, {257, 384}, at_least(64)},
+    {kLstm, kFp32, kOne, kSeveral, {3, 3}, {257, 384}, at_least(40)},
+    {kLstm, kFp32, kTwo, kAny, {2, 2}, {193, 384}, at_least(25)},
+    // One step of many products.
+    {kLstm, kFp16, kOne, kAny, kOne, at_least(553), at_least(17), kAny, kAny, at_least(51)},
+    {kLstm, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(75)},
+    {kLstm, kFp16, kOne, kAny, kOne, at_least(537), at_least(49), kAny, kAny, at_least(100)},
+    {kRnn, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(90)},
+    {kGru, kFp16, kAny, kAny, kOne, {401, 640}, at_least(100), kAny, kAny, at_least(110)},
 };
 
 // Packed sequences of several lengths in inference: few steps with large products.
@@ -105,7 +136,8 @@ constexpr LayersInRanges kStatic[] = {
 };
 
 inline bool is_kept_for_few_steps(const RnnProblem& problem) {
-  return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem));
+  return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem)) ||
+         (!problem.differentiated && is_in(kKeptWithoutGradients, problem));
 }
 
 inline bool is_kept_packed(const RnnProblem& problem) {
@@ -141,9 +173,10 @@ inline bool is_kept_on_chip(const RnnProblem& problem) {
               : is_kept_on_chip(kRnnFp16, hidden, rows, steps);
 }
 
-// Whether upstream's first step is so long that all of ours is shorter: fp32, where it takes 42 us.
+// Whether upstream's first step is so long that all of ours is shorter: fp32, where it takes 42 us, but not
+// of a packed sequence.
 constexpr bool has_long_first_step(const RnnProblem& problem) {
-  if (problem.dtype != Dtype::Float || problem.cell == Cell::Gru) {
+  if (problem.dtype != Dtype::Float || problem.cell == Cell::Gru || problem.given_packed) {
     return false;
   }
   const int64_t from = problem.cell == Cell::Lstm ? 112 : 192;

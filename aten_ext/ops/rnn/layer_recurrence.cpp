@@ -89,7 +89,7 @@ class LayerRecurrence {
     projection_.directions = p_.directions;
     projection_.n_of_all = problem_.sequence.steps * problem_.sequence.batch;
     projection_.rows_stride = padded_.has_value() ? padded_->apart() : 0;
-    projection_.tf32 = layer.plan.tf32;
+    projection_.tf32 = layer.plan.tf32[layer.index > 0];
     for (int direction = 0; direction < p_.directions; ++direction) {
       const LayerWeights weights = layer.weights(direction);
       projection_.w[direction] = weights.w_ih;
@@ -135,8 +135,8 @@ class LayerRecurrence {
       }
     }
     const float* projected[2] = {};
-    if (!project(piece, projected)) {
-      return cudaErrorNotSupported;
+    if (const cudaError_t error = project(piece, projected); error != cudaSuccess) {
+      return error;
     }
     if (padded_.has_value() && layer_.cy.defined() && !piece.full) {
       if (const cudaError_t error = padded_->hold(projected); error != cudaSuccess) {
@@ -163,7 +163,7 @@ class LayerRecurrence {
                                                                    : cudaSuccess;
   }
 
-  bool project(const Piece& piece, const float* (&projected)[2]) {
+  cudaError_t project(const Piece& piece, const float* (&projected)[2]) {
     const auto rows_of = [&](int direction) {
       return padded_.has_value() ? padded_->rows(direction) : rows_of_piece(layer_, direction, piece);
     };

@@ -82,8 +82,8 @@ constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kChunkSteps = 640;
 constexpr int64_t kGridChunkSteps = 320;
 
-// FLOPs of a step's share of the projection, from which it is done in TF32 where that is allowed, as upstream
-// does; a recurrence in TF32 always has it so. In fp32 (50 TFLOP/s) they are half a microsecond.
+// FLOPs of a step's share of the projection, from which it is done in TF32 even where upstream was seen to do
+// some in fp32. In fp32 (50 TFLOP/s) they are half a microsecond.
 constexpr double kTf32ProjectionFlops = 25e6;
 // Fewer columns than these are as long a product.
 constexpr int64_t kProjectionColumns = 128;
@@ -275,9 +275,41 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
   return reason;
 }
 
+// Whether a layer of so many features is projected in TF32.
+bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t features) {
+  const RnnProblem& problem = sizes.problem;
+  const double gates = static_cast<double>(problem.gates() * sizes.hidden);
+  const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
+  const double in_time = flops * std::max(1.0, static_cast<double>(kProjectionColumns) / gates);
+  return sizes.tf32_allowed &&
+         (r.math == Math::MmaTf32 ||
+          has_tf32_projection(problem.cell, sizes.hidden, features, problem.sequence.rows()) ||
+          in_time > kTf32ProjectionFlops);
+}
+
+void take_steps(const Sizes& sizes, bool tf32, RnnPlan& plan) {
+  const int64_t features[2] = {plan.problem.sequence.features, sizes.hidden * sizes.directions};
+  plan.route = Route::Step;
+  for (int i = 0; i < 2; ++i) {
+    plan.step[i] = cell_kernel(plan.problem.cell, plan.problem.dtype, tf32, sizes.batch, features[i],
+                               sizes.hidden, sizes.directions);
+  }
+}
+
+// Or the reason why there is none.
+const char* take_recurrence(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
+  plan.route = Route::Recurrence;
+  if (const char* reason = choose_recurrence(sizes, gpu, plan.recurrence)) {
+    return reason;
+  }
+  plan.tf32[0] = is_tf32_projection(sizes, plan.recurrence, plan.problem.sequence.features);
+  plan.tf32[1] = is_tf32_projection(sizes, plan.recurrence, sizes.hidden * sizes.directions);
+  plan.chunk = choose_chunk(plan.problem, plan.recurrence);
+  return choose_kernel(plan.problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
+}
+
 const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
-  const int64_t hidden = sizes.hidden;
   // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
   // hold a cell state.
   const bool packed = problem.sequence.is_packed();
@@ -294,39 +326,27 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (by_gpu && !problem.given_packed && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
-  if (!packed && plan_steps(sizes, plan.tf32)) {
-    plan.route = Route::Step;
-    const int64_t inputs[2] = {problem.sequence.features, hidden * sizes.directions};
-    for (int i = 0; i < 2; ++i) {
-      plan.step[i] = cell_kernel(problem.cell, problem.dtype, plan.tf32, sizes.batch, inputs[i], hidden,
-                                 sizes.directions);
-    }
+  bool tf32 = false;
+  const bool steps = !packed && plan_steps(sizes, tf32);
+  if (steps && !is_shorter_in_one_launch(problem)) {
+    take_steps(sizes, tf32, plan);
     return nullptr;
   }
   if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
   }
-  const bool on_chip = is_static(problem) || (!is_judged_in_training(problem) && is_kept_on_chip(problem));
-  if (by_gpu && !problem.given_packed && on_chip) {
-    return problem.cell == Cell::Gru ? "long sequence of a layer that cuDNN keeps on the chip"
-                                     : "layer that cuDNN keeps on the chip";
+  const bool on_chip = by_gpu && !problem.given_packed &&
+                       (is_static(problem) || (!is_judged_in_training(problem) && is_kept_on_chip(problem)));
+  const char* const reason = !on_chip ? take_recurrence(sizes, gpu, plan)
+                             : problem.cell == Cell::Gru
+                                 ? "long sequence of a layer that cuDNN keeps on the chip"
+                                 : "layer that cuDNN keeps on the chip";
+  // Steps are shorter than what cuDNN keeps on the chip too, but for an LSTM's of one direction.
+  if (reason != nullptr && steps && !(on_chip && problem.cell == Cell::Lstm && sizes.directions == 1)) {
+    take_steps(sizes, tf32, plan);
+    return nullptr;
   }
-  plan.route = Route::Recurrence;
-  plan.tf32 = false;
-  if (const char* reason = choose_recurrence(sizes, gpu, plan.recurrence)) {
-    return reason;
-  }
-  if (sizes.tf32_allowed) {
-    const double projection = 2.0 * problem.gates() * sizes.batch * hidden * sizes.input * sizes.directions;
-    plan.tf32 = plan.recurrence.math == Math::MmaTf32 || projection > kTf32ProjectionFlops;
-    const double in_time = projection * std::max(1.0, static_cast<double>(kProjectionColumns) /
-                                                          (1.0 * problem.gates() * hidden));
-    if (!plan.tf32 && in_time > kTf32ProjectionFlops) {
-      return "large projection that upstream may do in TF32";
-    }
-  }
-  plan.chunk = choose_chunk(problem, plan.recurrence);
-  return choose_kernel(problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
+  return reason;
 }
 
 std::string describe_recurrence(const Recurrence& r) {
@@ -409,6 +429,9 @@ std::string RnnPlan::describe() const {
   } else {
     text << (problem.sequence.is_packed() ? "padded, " : "") << describe_recurrence(recurrence) << ", "
          << describe_math(recurrence.math);
+    if (recurrence.math == Math::Fma && (tf32[0] || (problem.layers > 1 && tf32[1]))) {
+      text << ", the input's product in TF32";
+    }
     if (problem.sequence.is_packed() && pieces.size() > 1) {
       text << ", in " << pieces.size() << " pieces";
     } else if (chunk < problem.sequence.steps) {

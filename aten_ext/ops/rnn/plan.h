@@ -50,7 +50,7 @@ struct Recurrence {
 struct RnnPlan {
   RnnProblem problem;
   Route route;
-  bool tf32;  // fp32: the products of Route::Step, or the projection of Route::Recurrence, in TF32
+  bool tf32[2];               // the input's product in TF32, for Route::Recurrence: of the first layer, others
   Recurrence recurrence;      // of every layer, for Route::Recurrence
   int64_t chunk;              // steps that are projected, and then launched, at once; all, or a part of many
   bool saves;                 // the coefficients of the gradients, into the reserve

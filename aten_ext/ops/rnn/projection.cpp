@@ -5,12 +5,17 @@
 //
 // Where the directions read different steps of a sequence there is enough of each for a product of its own.
 // Where they read padded inputs of their own, which lie side by side, these are a batch too.
+//
+// fp32 of few rows, TF32 or not, is a kernel of our own, both directions in one launch: a library's takes two
+// launches, or one block alone. LSTM, T = 3, 5 rows, I = 304, H = 88 on an H100: 17.8 us upstream, 21.8 so.
 #ifdef ATEN_EXT_WITH_CUDA
 
 #include "ops/rnn/projection.h"
 
 #include "core/to_dtype.h"
+#include "ops/rnn/few_products.h"
 #include "ops/rnn/lt_product.h"
+#include "ops/rnn/training/few_rows.h"
 
 namespace aten_ext::cuda {
 namespace {
@@ -20,16 +25,45 @@ namespace {
 constexpr uintptr_t kMostDistance = uintptr_t{1} << 38;
 constexpr uintptr_t kVectorBytes = 16;
 
+// Rows that the kernel of few rows takes at most: it reads the weights once for eight.
+constexpr int64_t kMostFewRows = 128;
+
+bool are_few(const InputProjection& input) {
+  const at::Tensor& w = input.w[0];
+  return input.rows[0].scalar_type() == at::kFloat && input.n_of_all <= kMostFewRows &&
+         are_few_products(input.n_of_all, static_cast<double>(w.numel()), /*sixteen_bits=*/false);
+}
+
+cudaError_t project_few(const InputProjection& input, float* to, const float* (&results)[2],
+                        cudaStream_t stream) {
+  GateProducts products{};
+  products.dtype = Dtype::Float;
+  products.n = static_cast<int>(input.rows[0].size(0));
+  products.m = input.w[0].size(0);
+  for (int direction = 0; direction < input.directions; ++direction) {
+    GateProduct& item = products.item[products.count++];
+    item.rows[0] = input.rows[direction].const_data_ptr();
+    item.w[0] = input.w[direction].const_data_ptr();
+    item.k[0] = input.w[direction].size(1);
+    item.to = to + projection_elements(products.n, products.m, direction);
+    results[direction] = item.to;
+  }
+  return launch_gate_products(products, stream);
+}
+
 uintptr_t address_of(const at::Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.const_data_ptr());
 }
 
 }  // namespace
 
-bool project_input(const InputProjection& input, const at::Tensor& memory, const float* (&results)[2],
-                   cudaStream_t stream) {
+cudaError_t project_input(const InputProjection& input, const at::Tensor& memory, const float* (&results)[2],
+                          cudaStream_t stream) {
   const at::Tensor& rows = input.rows[0];
   float* const to = memory.mutable_data_ptr<float>();
+  if (are_few(input)) {
+    return project_few(input, to, results, stream);
+  }
   LtProduct product{};
   product.m = input.w[0].size(0);
   product.n = rows.size(0);
@@ -54,7 +88,7 @@ bool project_input(const InputProjection& input, const at::Tensor& memory, const
       product.rows_stride = same_rows ? 0 : input.rows_stride;
       results[lower] = to;
       results[1 - lower] = to + product.n * product.m;
-      return run_lt_product(product, stream);
+      return run_lt_product(product, stream) ? cudaSuccess : cudaErrorNotSupported;
     }
   }
   for (int direction = 0; direction < input.directions; ++direction) {
@@ -63,10 +97,10 @@ bool project_input(const InputProjection& input, const at::Tensor& memory, const
     results[direction] = to + projection_elements(product.n, product.m, direction);
     product.to = to + projection_elements(product.n, product.m, direction);
     if (!run_lt_product(product, stream)) {
-      return false;
+      return cudaErrorNotSupported;
     }
   }
-  return true;
+  return cudaSuccess;
 }
 
 }  // namespace aten_ext::cuda

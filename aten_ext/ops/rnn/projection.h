@@ -30,9 +30,9 @@ inline int64_t projection_elements(int64_t n, int64_t m, int directions) {
   return directions * round_up<int64_t>(n * m, 64);
 }
 
-// Writes to `memory`, so many elements, and says where each direction's result is. False: cuBLASLt does not
-// take it.
-bool project_input(const InputProjection& input, const at::Tensor& memory, const float* (&results)[2],
-                   cudaStream_t stream);
+// Writes to `memory`, so many elements, and says where each direction's result is. cudaErrorNotSupported:
+// cuBLASLt does not take it.
+cudaError_t project_input(const InputProjection& input, const at::Tensor& memory, const float* (&results)[2],
+                          cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

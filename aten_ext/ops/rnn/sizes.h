@@ -27,4 +27,7 @@ inline bool is_tf32_recurrence(const Sizes& sizes) {
 // Whether a launch for each step is best (Route::Step), and whether its products are in TF32.
 bool plan_steps(const Sizes& sizes, bool& tf32);
 
+// Whether one launch after a GEMM, where there is a kernel, is shorter all the same.
+bool is_shorter_in_one_launch(const RnnProblem& problem);
+
 }  // namespace aten_ext::cuda

@@ -9,10 +9,25 @@ namespace {
 // One step (Route::Step, gru_cell). Weights: H * (I + H) of a GRU, without the 3 of the gates; of another
 // cell by its gates' share of these (weights_of()). Products: rows of the batch times that.
 //
-// fp32 without TF32: rows share the reads of weights, the sums are each row's own.
+// fp32 without TF32: rows share the reads of weights, the sums are each row's own. Several steps:
 constexpr int64_t kFmaStepRows = 4;
 constexpr int64_t kFmaStepRowsOfFewWeights = 8;
 constexpr double kFewWeights = 0.6e6;
+// One step takes more rows: products (of both directions) by Cell, in eight rows and in more, and where there
+// are no vectors of four columns. A cell's upstream is slower than a layer's.
+struct FmaStepProducts {
+  double eight_rows, more_rows, without_vectors;
+};
+constexpr FmaStepProducts kFmaStepProducts[] = {
+    {3e6, 1.1e6, 0.5e6}, {3e6, 1.1e6, 0.5e6}, {5e6, 2.5e6, 1.5e6}, {6e6, 1.8e6, 1.5e6}};
+constexpr FmaStepProducts kFmaCellProducts[] = {
+    {6e6, 2e6, 0.5e6}, {6e6, 2e6, 0.5e6}, {6e6, 3.5e6, 1.5e6}, {6e6, 2e6, 1.5e6}};
+constexpr int64_t kEightRows = 8;
+constexpr int64_t kMaxFmaStepRows = 1024;
+// Of more columns few units have too long a sum each: 60,960 columns of four units take 36 us, upstream 28.
+constexpr int64_t kMaxFmaStepColumns = 16384;
+// Products of which TF32, where cuDNN has it, is no shorter.
+constexpr double kFmaStepProductsBesideTf32 = 1.4e6;
 // 16 bits, on tensor cores.
 constexpr double kStepProducts = 34e6;
 constexpr double kStepProductsOfFewWeights = 68e6;
@@ -39,6 +54,9 @@ constexpr int64_t kTf32StepRows = 24;
 constexpr int64_t kMaxTf32StepRows = 256;
 constexpr int64_t kTf32StepHidden = 128;  // at 64 cuDNN was half as far off: part of it is fp32
 constexpr double kTf32StepProducts = 34e6;
+// Of an LSTM of more rows than 16; and several steps of an LSTM or RNN, both directions.
+constexpr double kTf32LstmStepProducts = 20e6;
+constexpr double kTf32StepsProducts = 14e6;
 constexpr double kTf32StepWeights = 1e6;
 // Of more weights.
 constexpr int64_t kMaxTf32StepRowsOfManyWeights = 32;
@@ -57,6 +75,13 @@ constexpr int64_t kBlockRows[2] = {2, 5};
 // spreads them over the GPU. T=3 B=212 I=2048 H=8 in fp16 takes upstream 12 us and steps 30; T=3 B=5 I=864
 // H=50 in fp32 17 and 18.
 constexpr int64_t kStepsColumnsOfUnit = 16;
+// Of the layers that have both, those of which a GEMM and one launch are shorter than a launch for each step.
+constexpr LayersInRanges kShorterInOneLaunch[] = {
+    // cells, dtypes, directions, layers, steps, hidden
+    {kGru | kLstm, k16Bits, kAny, kAny, {3, 3}, at_most(64)},
+    {kAnyCell, k16Bits, kAny, kAny, {4, 4}, at_most(400)},
+    {kAnyCell, kFp32, kAny, kAny, {4, 4}, at_most(256)},
+};
 
 // Of a step: both matrices' weights, a third of a GRU's.
 double weights_of(Cell cell, int64_t input, int64_t hidden) {
@@ -72,6 +97,30 @@ double most_products(Dtype dtype, int64_t batch, double weights) {
 
 bool is_small_fma_step(int64_t batch, double weights) {
   return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
+}
+
+// Rows of vectors of 16 bytes. Tensor cores read others element by element.
+bool has_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {
+  const int64_t vector = sixteen_bits ? 8 : 4;
+  return input % vector == 0 && hidden % vector == 0;
+}
+
+bool is_short(const FmaStepProducts& most, int64_t batch, int64_t input, int64_t hidden, double products) {
+  const double most_products = !has_vectors(false, input, hidden) ? most.without_vectors
+                               : batch <= kEightRows              ? most.eight_rows
+                                                                  : most.more_rows;
+  return input + hidden <= kMaxFmaStepColumns &&
+         (batch <= kFmaStepRows || (batch <= kMaxFmaStepRows && products <= most_products));
+}
+
+// Whether one step of a layer in fp32 is short by multiply-adds. Products: of both directions. With gradients
+// more rows were measured from Python alone.
+bool is_fma_step(const Sizes& sizes, double products) {
+  if (sizes.problem.differentiated && sizes.problem.captured) {
+    return is_small_fma_step(sizes.batch, products / static_cast<double>(sizes.batch));
+  }
+  return is_short(kFmaStepProducts[static_cast<int>(sizes.problem.cell)], sizes.batch,
+                  sizes.problem.sequence.features, sizes.hidden, products);
 }
 
 // Whether one step in fp32 gains in TF32 by being one launch, and cuDNN takes TF32 for it.
@@ -92,12 +141,6 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
   return many_weights ? sizes.batch <= kMaxTf32StepRowsOfManyWeights && weights <= kMaxTf32StepWeights
                       : sizes.batch <= kMaxTf32StepRows &&
                             static_cast<double>(sizes.batch) * weights <= kTf32StepProducts;
-}
-
-// Rows of vectors of 16 bytes. Tensor cores read others element by element.
-bool has_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {
-  const int64_t vector = sixteen_bits ? 8 : 4;
-  return input % vector == 0 && hidden % vector == 0;
 }
 
 bool is_block_of_rows(const Sizes& sizes) {
@@ -121,9 +164,18 @@ bool is_small_steps(const Sizes& sizes, double weights, double products) {
          (sizes.problem.layers == 1 || weights <= kRnnFp16StepsWeightsOfStack);
 }
 
+// In TF32: one step of an LSTM or RNN, or several.
+bool is_tf32_step_of_others(const Sizes& sizes, double products) {
+  if (sizes.steps > 1) {
+    return products <= kTf32StepsProducts && sizes.batch <= kMaxTf32StepRowsOfManyWeights;
+  }
+  return products <= (sizes.batch <= kFewTf32StepRows    ? kStepProductsOfFewRows
+                      : sizes.problem.cell == Cell::Lstm ? kTf32LstmStepProducts
+                                                         : kTf32StepProducts);
+}
+
 // Whether a launch for each step is best: LSTM and RNN, whose upstream is another. Both directions count.
 bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool& tf32) {
-  const bool lstm = sizes.problem.cell == Cell::Lstm;
   const bool one = sizes.steps == 1;
   const double weights = weights_of_direction * sizes.directions;
   const double products = static_cast<double>(sizes.batch) * weights;
@@ -133,17 +185,16 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
            (one ? products <= most_products(sizes.problem.dtype, sizes.batch, weights)
                 : is_small_steps(sizes, weights, products));
   }
-  // In TF32 cuDNN's kernels are shorter; in training its launches are many.
-  const bool more_rows =
-      one && weights <= kFewWeights && sizes.batch <= kFmaStepRowsOfFewWeights &&
-      (!lstm || sizes.problem.train || sizes.hidden <= cudnn_tf32(Cell::Lstm).beyond_hidden);
-  if (sizes.batch <= kFmaStepRows || more_rows) {
-    return one || (products <= (vectors ? kOtherFmaStepsProducts : kFmaStepsProductsWithoutVectors) &&
-                   weights <= kOtherFmaStepsWeights);
+  if (!one && sizes.batch <= kFmaStepRows) {
+    return products <= (vectors ? kOtherFmaStepsProducts : kFmaStepsProductsWithoutVectors) &&
+           weights <= kOtherFmaStepsWeights;
   }
-  tf32 = is_tf32_recurrence(sizes);
-  return tf32 && products <= (sizes.batch <= kFewTf32StepRows ? kStepProductsOfFewRows : kTf32StepProducts) &&
-         (one || sizes.batch <= kMaxTf32StepRowsOfManyWeights);
+  if (one && (sizes.batch <= kFmaStepRows || products <= kFmaStepProductsBesideTf32) &&
+      is_fma_step(sizes, products)) {
+    return true;
+  }
+  tf32 = is_tf32_recurrence(sizes) && is_tf32_step_of_others(sizes, products);
+  return tf32 || (one && is_fma_step(sizes, products));
 }
 
 }  // namespace
@@ -168,19 +219,27 @@ bool plan_steps(const Sizes& sizes, bool& tf32) {
       return false;
     }
     return one ? products <= (weights <= kFewWeights ? kStepProductsOfFewWeights : kStepProducts)
-               : products <= kStepProducts && weights <= kStepsWeights;
+               : products * sizes.directions <= kStepProducts && weights <= kStepsWeights;
   }
-  if (is_small_fma_step(sizes.batch, weights)) {
-    return one || (products <= kFmaStepsProducts && !is_block_of_rows(sizes));
+  if (one && is_fma_step(sizes, products * sizes.directions)) {
+    return true;
+  }
+  if (!one && is_small_fma_step(sizes.batch, weights)) {
+    return products <= kFmaStepsProducts && !is_block_of_rows(sizes);
   }
   tf32 = true;
   return one && is_tf32_step(sizes, weights);
 }
 
+bool is_shorter_in_one_launch(const RnnProblem& problem) {
+  return !problem.differentiated && is_in(kShorterInOneLaunch, problem);
+}
+
 bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
   const double weights = weights_of(cell, input, hidden);
   if (dtype == Dtype::Float) {
-    return is_small_fma_step(batch, weights);
+    return is_short(kFmaCellProducts[static_cast<int>(cell)], batch, input, hidden,
+                    static_cast<double>(batch) * weights);
   }
   if (cell != Cell::Gru && cell != Cell::Lstm && batch > kRnnCellRows) {
     return false;

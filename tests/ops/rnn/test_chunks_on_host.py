@@ -196,7 +196,7 @@ def test_layouts_and_layers(
 
 def test_a_part_is_multiplied_as_the_whole(ops: Any, no_tf32: None) -> None:
     """By the whole's algorithm, asked for once; one that does not take parts is asked for again."""
-    layers = Layers(FP32, 40, 3, 9, inputs=11)
+    layers = Layers(FP32, 40, 15, 9, inputs=11)
     ops.lt()
     expected = layers.run(ops, 9)[1]
     asked, products, *_ = ops.lt()
@@ -209,7 +209,7 @@ def test_a_part_is_multiplied_as_the_whole(ops: Any, no_tf32: None) -> None:
     assert ops.lt()[:2] == [0, 6]
     ops.set_lt(True, True, False, 0)
     try:
-        other = Layers(FP32, 40, 3, 10, inputs=11)
+        other = Layers(FP32, 40, 15, 10, inputs=11)
         expected = other.run(ops, 10)[1]
         ops.lt()
         assert torch.equal(other.run(ops, 6)[1], expected)

@@ -199,7 +199,7 @@ def test_compute_type_is_cudnns(ops: Any, matmul: bool, allowed: bool) -> None:
     with tf32_allowed(allowed), changed(["set_float32_matmul_precision high"] if matmul else []):
         for dtype in DTYPES:
             ops.lt()
-            call_layer(dtype, 6, 20, 196)
+            call_layer(dtype, 7, 20, 196)
             _, products, tf32, *_ = ops.lt()
             assert (products, tf32) == (1, int(allowed and dtype == torch.float32)), dtype
 

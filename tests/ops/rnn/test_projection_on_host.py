@@ -51,12 +51,12 @@ def layer(inputs: int, hidden: int, bidirectional: bool = False) -> torch.nn.GRU
 
 
 def test_the_heuristic_is_asked_once(ops: Any) -> None:
-    gru, x = layer(13, 20), torch.randn(7, 2, 13)
+    gru, x = layer(13, 20), torch.randn(70, 2, 13)
     ops.lt()
     results = [call(gru, x)[0] for _ in range(3)]
     assert ops.lt()[:2] == [1, 3]
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
-    call(gru, torch.randn(9, 2, 13))
+    call(gru, torch.randn(90, 2, 13))
     assert ops.lt()[:2] == [1, 1], "another length"
 
 
@@ -80,10 +80,26 @@ def test_weights_of_both_directions_lie_anywhere(ops: Any, dtype: torch.dtype, p
         matrix = memory[first + offset : first + offset + size].view(3 * hidden, inputs)
         weights[i] = matrix.normal_(std=hidden**-0.5)
     ops.lt()
-    _, error = call(gru, torch.randn(6, 3, inputs).to(dtype), weights)
+    _, error = call(gru, torch.randn(6, 30, inputs).to(dtype), weights)
     _, products, _, count, *_ = ops.lt()
     assert (products, count) == ((2, 1) if place == "between vectors" else (1, 2))
     assert error < 2 * TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("steps", "batch", "inputs"), [(6, 2, 13), (9, 2, 64), (32, 4, 12), (5, 25, 100)])
+def test_few_rows_are_a_kernel_of_our_own(
+    ops: Any, steps: int, batch: int, inputs: int, bidirectional: bool
+) -> None:
+    """In fp32, both directions in one launch; more rows, and 16 bits, are a library's."""
+    gru = layer(inputs, 20, bidirectional)
+    ops.lt()
+    assert call(gru, torch.randn(steps, batch, inputs))[1] < 2e-6
+    assert ops.lt()[:2] == [0, 0]
+    call(gru.bfloat16(), torch.randn(steps, batch, inputs).bfloat16())
+    assert ops.lt()[1] > 0
+    assert call(gru.float(), torch.randn(steps, 128 // steps + 1, inputs))[1] < 2e-6
+    assert ops.lt()[1] > 0
 
 
 def test_input_that_is_not_aligned(ops: Any) -> None:
@@ -97,7 +113,7 @@ def test_workspace_is_the_calls_own(ops: Any, workspace: int) -> None:
     """At most 32 MiB are asked for, as much as PyTorch gives cuBLAS."""
     ops.set_lt(True, True, True, workspace)
     gru = layer(14 + workspace % 7, 20)
-    assert call(gru, torch.randn(6, 2, gru.input_size))[1] < 2e-6
+    assert call(gru, torch.randn(6, 30, gru.input_size))[1] < 2e-6
     given, allowed = ops.lt()[4:]
     assert (given, allowed) == (workspace, 32 * MIB)
 
@@ -105,9 +121,9 @@ def test_workspace_is_the_calls_own(ops: Any, workspace: int) -> None:
 @pytest.mark.parametrize(("answers", "runs"), [(False, True), (True, False)])
 def test_without_an_algorithm_upstream_runs(ops: Any, answers: bool, runs: bool) -> None:
     gru = layer(17 if answers else 18, 20)
-    x = torch.randn(6, 2, gru.input_size)
+    x = torch.randn(6, 30, gru.input_size)
     ops.set_lt(answers, runs, True, 0)
     with pytest.raises(RuntimeError, match="declined late"):
         call(gru, x)
     ops.set_lt(True, True, True, 0)
-    assert call(gru, torch.randn(8, 2, gru.input_size))[1] < 2e-6
+    assert call(gru, torch.randn(8, 30, gru.input_size))[1] < 2e-6

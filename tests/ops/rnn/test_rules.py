@@ -122,7 +122,7 @@ def test_launches_decide_outside_a_graph() -> None:
         (ON_CHIP, {"mode": LSTM, "hidden": 56, "steps": 11, "layers": 3}),
         ("long sequence of a layer that cuDNN keeps on the chip", {"hidden": 65, "steps": 33}),
         ("few steps of a large layer", {"steps": 4, "batch": 16, "hidden": 513}),
-        ("one step of a large batch", {"steps": 1, "batch": 129}),
+        ("one step of a large batch", {"steps": 1, "batch": 1025}),
     ):
         assert ask_layer(**long, captured=False) == reason
     # 4 * 56 * (6 + 56) weights, 32 steps: 444 thousand multiply-adds a row.
@@ -136,6 +136,33 @@ def test_many_rows_of_a_few_steps_in_fp16() -> None:
         sizes: dict[str, Any] = {"hidden": 128, "dtype": torch.float16, **few}
         assert ask_layer(**sizes, batch=255) == ""
         assert ask_layer(**sizes, batch=256) == ON_CHIP
+
+
+def test_forwards_without_gradients_of_a_few_steps() -> None:
+    """Upstream's on the GPU's clock: both sides of an edge of each row of the table."""
+    fp16, fp32 = torch.float16, torch.float32
+    edges: list[tuple[dict[str, Any], str, int, int]] = [
+        ({"mode": LSTM, "steps": 3, "hidden": 88, "dtype": fp16}, "batch", 12, 13),
+        ({"mode": LSTM, "steps": 4, "batch": 13, "dtype": fp16}, "hidden", 89, 88),
+        ({"mode": LSTM, "hidden": 40, "batch": 8, "dtype": fp16}, "steps", 7, 6),
+        ({"mode": RELU, "steps": 5, "batch": 8, "dtype": fp16}, "hidden", 48, 40),
+        ({"mode": TANH, "steps": 4, "hidden": 128, "dtype": fp16}, "batch", 63, 64),
+        ({"steps": 2, "hidden": 480, "layers": 2, "dtype": fp32}, "batch", 4, 5),
+        ({"mode": LSTM, "steps": 2, "hidden": 257, "dtype": fp32}, "batch", 32, 33),
+        ({"mode": LSTM, "steps": 3, "hidden": 384, "dtype": fp32}, "batch", 63, 64),
+        ({"mode": LSTM, "steps": 3, "hidden": 384, "layers": 2, "dtype": fp32}, "batch", 39, 40),
+        ({"mode": LSTM, "steps": 2, "hidden": 193, "bidirectional": True, "dtype": fp32}, "batch", 24, 25),
+        ({"mode": LSTM, "steps": 1, "hidden": 560, "inputs": 864, "dtype": fp16}, "batch", 15, 17),
+        ({"mode": LSTM, "steps": 1, "hidden": 304, "inputs": 304, "dtype": fp16}, "batch", 64, 102),
+        ({"mode": LSTM, "steps": 1, "hidden": 544, "inputs": 400, "dtype": fp16}, "batch", 48, 49),
+        ({"mode": TANH, "steps": 1, "hidden": 600, "inputs": 600, "dtype": fp16}, "batch", 64, 125),
+        ({"steps": 1, "hidden": 512, "inputs": 512, "dtype": fp16}, "batch", 69, 100),
+    ]
+    for sizes, name, ours, upstreams in edges:
+        assert ask_layer(**sizes, **{name: ours}) == "", (sizes, ours)
+        assert ask_layer(**sizes, **{name: upstreams}) == ON_CHIP, (sizes, upstreams)
+        if sizes.get("steps") == 1:
+            assert ask_layer(**sizes, **{name: upstreams}, captured=False) == "", (sizes, upstreams)
 
 
 @pytest.mark.parametrize("mode", CELLS.values(), ids=CELLS)
@@ -284,7 +311,7 @@ DECLINED = [
     ("initial state that is not contiguous or of another size", {"hx": meta(1, 8, 2).transpose(1, 2)}),
     ("initial state that is not contiguous or of another size", {"hx": meta(2, 2, 8)}),
     ("tensor that is not strided", {"input": torch.empty(5, 2, 6).to_sparse().to("meta")}),
-    ("one step of a large batch", {"steps": 1, "batch": 129}),
+    ("one step of a large batch", {"steps": 1, "batch": 1025}),
     ("hidden size without a kernel", {"hidden": 2049}),
     ("few steps of a large layer", {"steps": 4, "batch": 16, "hidden": 513}),
     ("long sequence of a layer that cuDNN keeps on the chip", {"steps": 33, "hidden": 65}),
@@ -310,9 +337,10 @@ def test_declines(reason: str, changes: dict[str, Any]) -> None:
 # One either side of each edge of the policy that sends a call upstream, for an H200. Which of our kernels a
 # call takes is in test_policy_on_host.py.
 EDGES: list[tuple[dict[str, Any], str, int, int]] = [
-    ({"steps": 1}, "batch", 8, 9),
+    ({"steps": 1}, "batch", 1024, 1025),
+    ({"steps": 1, "hidden": 256, "inputs": 256}, "batch", 13, 14),
     ({"steps": 1, "hidden": 1024, "inputs": 1024}, "batch", 4, 5),
-    ({"steps": 1, "hidden": 512, "inputs": 512, "dtype": torch.float16}, "batch", 129, 130),
+    ({"steps": 1, "hidden": 512, "inputs": 512, "dtype": torch.bfloat16}, "batch", 129, 130),
     ({"steps": 1, "hidden": 1001, "inputs": 1001, "dtype": torch.float16}, "batch", 9, 10),  # no vectors
     ({"steps": 1, "hidden": 1024, "inputs": 1024, "mode": LSTM, "dtype": torch.float16}, "batch", 12, 13),
     ({"steps": 1, "hidden": 1024, "inputs": 1024, "mode": LSTM, "dtype": torch.bfloat16}, "batch", 17, 18),
@@ -367,8 +395,8 @@ def test_tf32_decides_too() -> None:
     ("hidden", "inputs", "taken", "left"),
     [
         # I = H: cuDNN takes no TF32 for 16 rows of 256 and 384. At most 256 rows, or 34 million products.
-        (128, 128, [16, 24, 256], [15, 17, 25, 264]),
-        (136, 136, [24, 256], [16]),
+        (128, 128, [56, 256], [57, 264]),
+        (136, 136, [56, 256], [57]),
         (256, 256, [24, 64, 256], [16, 264]),
         (384, 384, [24, 112], [16, 120]),
         (504, 504, [24, 64], [16, 72]),

@@ -1,5 +1,5 @@
-// Bridge to the products of a backward over few rows, steps times batch (few_rows.cu): fewer and shorter
-// launches than a library's, all in fp32 multiply-adds. No ATen here.
+// Bridge to the products over few rows, steps times batch (few_rows.cu), of a backward and of a layer's
+// input: fewer and shorter launches than a library's, all in fp32 multiply-adds. No ATen here.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -7,6 +7,7 @@
 
 #include "core/gpu.h"
 #include "core/math.h"
+#include "ops/rnn/few_products.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/training/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
@@ -48,10 +49,8 @@ constexpr int64_t kFewWeightRows = 128;
 // multiprocessor and sums over more rows than these (fp32, TF32, 16 bits): in a batch those are not split.
 constexpr int64_t kWeightTile = 64;
 constexpr int64_t kLongSums[3] = {512, 1024, 4096};
-// Rows, multiply-adds of the gates, and weights (fp32, 16 bits) that library products are slower for.
+// Rows that library products are slower for, if they are few (few_products.h).
 constexpr int64_t kFewRows = 64;
-constexpr double kFewProducts = 12e6;
-constexpr double kFewWeights[2] = {1.3e6, 0.5e6};
 // Layers in a block or cluster whose gates are computed again in less time than their forward needs to save
 // them: of fewer units (rows times H times directions) and more steps. Saving costs each step about 0.1 us.
 struct ComputedAgain {
@@ -77,8 +76,7 @@ bool is_few_rows(const RnnProblem& problem) {
   const int64_t rows = problem.sequence.steps * problem.sequence.batch;
   const double weights = static_cast<double>(problem.gates() * problem.hidden) *
                          static_cast<double>(problem.input() + problem.hidden);
-  return rows <= kFewRows && weights <= kFewWeights[problem.is_16_bits()] &&
-         static_cast<double>(rows) * weights <= kFewProducts;
+  return rows <= kFewRows && are_few_products(rows, weights, problem.is_16_bits());
 }
 
 bool are_weights_apart(const RnnBackwardPlan& plan, const Gpu& gpu) {

@@ -285,7 +285,9 @@ def test_refusals(ops: Any) -> None:
     with pytest.raises(RuntimeError, match="launches behind dropout"):
         dropped.forward(ops, states)
     ops.let_dropout(True, 1 << 30)
-    for after, message in ((0, "declined late"), (3, "launches behind dropout")):
+    late, behind = "declined late", "launches behind dropout"
+    # Each layer has a projection and a recurrence, and between them are the masks of both directions.
+    for after, message in ((0, late), (1, late), (4, behind), (5, behind)):
         torch.ops.aten_ext_on_host_cudnn_rnn.refuse(1, after)
         with pytest.raises(RuntimeError, match=message):
             dropped.forward(ops, states)

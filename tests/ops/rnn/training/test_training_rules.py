@@ -137,7 +137,10 @@ def test_forward_in_training() -> None:
         assert ask_layer(train=True, steps=5, layers=2, dtype=dtype, bidirectional=True) == ""
     assert ask_layer(train=True, hidden=256, dropout=0.5) == "", "of one layer there is none"
     assert ask_layer(steps=2, layers=2, dropout=0.5) == "", "it acts in training alone"
-    assert ask_layer(train=True, steps=1, batch=9) == "one step of a large batch", "as in inference"
+    for captured in (False, True):
+        one: dict[str, Any] = {"train": True, "steps": 1, "captured": captured}
+        assert ask_layer(**one, batch=1024) == "", "as in inference"
+        assert ask_layer(**one, batch=1025) == "one step of a large batch"
 
 
 def test_dropout_between_layers() -> None:
