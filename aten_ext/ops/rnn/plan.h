@@ -50,11 +50,11 @@ struct Recurrence {
 struct RnnPlan {
   RnnProblem problem;
   Route route;
-  bool tf32[2];               // the input's product in TF32, for Route::Recurrence: of the first layer, others
-  Recurrence recurrence;      // of every layer, for Route::Recurrence
-  int64_t chunk;              // steps that are projected, and then launched, at once; all, or a part of many
-  bool saves;                 // the coefficients of the gradients, into the reserve
-  bool overlaps;              // what depends on no kernel here may run beside the last one
+  bool tf32[2];           // the input's product in TF32, for Route::Recurrence: of the first layer, others
+  Recurrence recurrence;  // of every layer, for Route::Recurrence
+  int64_t chunk;          // steps that are projected, and then launched, at once; all, or a part of many
+  bool saves;             // the coefficients of the gradients, into the reserve
+  bool overlaps;          // what depends on no kernel here may run beside the last one
   std::vector<Piece> pieces;  // that Route::Recurrence computes, one launch after the other
   CellKernel step[2];         // for Route::Step: of the first layer, of the others
 
