@@ -126,15 +126,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: a large projection is done in fp32",
         _PLAN,
-        "in_time > kTf32ProjectionFlops)",
-        "false)",
+        "in_time > kTf32ProjectionFlops;",
+        "false;",
         ("tests/ops/rnn/test_policy_on_host.py::test_tf32_products",),
     ),
     (
         "gru: a small layer is projected in fp32",
         _PLAN,
-        "          has_tf32_projection(problem.cell",
-        "          !has_tf32_projection(problem.cell",
+        "         has_tf32_projection(problem.cell",
+        "         !has_tf32_projection(problem.cell",
         ("tests/ops/rnn/test_policy_on_host.py::test_tf32_products",),
     ),
     (

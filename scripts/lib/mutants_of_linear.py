@@ -25,8 +25,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: TF32 is not asked about",
         _RULE,
-        "if (flags.precision != at::Float32Precision::NONE &&",
-        "if (false && flags.precision != at::Float32Precision::NONE &&",
+        "return flags.precision != at::Float32Precision::NONE &&",
+        "return false && flags.precision != at::Float32Precision::NONE &&",
         ("tests/ops/linear/test_rules.py::test_tf32_allowed_declines_fp32_alone",),
     ),
     (

@@ -125,8 +125,8 @@ LtKey key_of(const LinearCall& call, const MatmulFlags& flags) {
   return key;
 }
 
-// Whether the kernel takes such a call at all: everything of its plan but the tiles.
-const char* take_few_rows(const LinearCall& call, const MatmulFlags& flags, FewRowsPlan& plan) {
+// Whether the kernel takes a call of such sizes and layouts: everything of its plan but the tiles.
+const char* take_few_rows(const LinearCall& call, FewRowsPlan& plan) {
   if (call.m() > cuda::few_rows::kMaxRows) {
     return "more than 64 rows";
   }
@@ -143,13 +143,6 @@ const char* take_few_rows(const LinearCall& call, const MatmulFlags& flags, FewR
     return "out whose rows are not contiguous";
   }
   plan.dtype = to_dtype(call.mat1.scalar_type());
-  if (plan.dtype == Dtype::Float) {
-    if (flags.precision != at::Float32Precision::NONE && flags.precision != at::Float32Precision::IEEE) {
-      return "float32 precision other than IEEE is allowed";
-    }
-  } else if (flags.reduction == at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK) {
-    return "split K is not allowed";
-  }
   if (plan.dtype != Dtype::Float && is_whole_matrix(call) && call.beta->toFloat() != 0.0f) {
     return "16 bits, and a matrix to add";
   }
@@ -157,6 +150,17 @@ const char* take_few_rows(const LinearCall& call, const MatmulFlags& flags, FewR
   plan.alpha = to_float(call.alpha, 1.0f);
   plan.beta = to_float(call.beta, 0.0f);
   return nullptr;
+}
+
+const char* decline_few_rows_flags(Dtype dtype, const MatmulFlags& flags) {
+  if (dtype == Dtype::Float) {
+    return flags.precision != at::Float32Precision::NONE && flags.precision != at::Float32Precision::IEEE
+               ? "float32 precision other than IEEE is allowed"
+               : nullptr;
+  }
+  return flags.reduction == at::CuBLASReductionOption::DisallowReducedPrecisionDisallowSplitK
+             ? "split K is not allowed"
+             : nullptr;
 }
 
 const char* cut_into_tiles(const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
@@ -187,55 +191,8 @@ const char* decline_by_table(const Evidence& table, const LinearCall& call, cons
                                                                 : nullptr;
 }
 
-Choice<LinearPlan> choose_linear(const LinearCall& call) {
-  const at::Tensor& mat1 = call.mat1;
-  const char* reason = decline_operands(call);
-  reason = reason != nullptr ? reason : decline_scalars(call);
-  reason = reason != nullptr ? reason : decline_flags(mat1.scalar_type());
-  reason = reason != nullptr ? reason : decline_tunable_op();
-  if (reason != nullptr) {
-    return reason;
-  }
-  const Gpu& gpu = gpu_of(mat1.device());
-  if (reason = lacks(gpu, Needs{kMinCode}); reason != nullptr) {
-    return reason;
-  }
-  const MatmulFlags flags = read_flags(mat1.scalar_type());
-  FewRowsPlan few_rows;
-  const char* no_few_rows = take_few_rows(call, flags, few_rows);
-  if (no_few_rows == nullptr) {
-    few_rows.evidence = &evidence(TableFamily::Linear, mat1.device());
-    no_few_rows = decline_by_table(*few_rows.evidence, call, few_rows);
-  }
-  if (no_few_rows == nullptr) {
-    no_few_rows = cut_into_tiles(call, gpu, few_rows);
-  }
-  if (no_few_rows == nullptr) {
-    return LinearPlan{few_rows};
-  }
-  LtPlan lt;
-  reason = plan_lt(call, flags, lt);
-  if (reason == nullptr &&
-      upstream_asks_lt_faster(call.m(), call.n(), call.k(), lt.key.dtype == Dtype::Float)) {
-    reason = "many rows, and a small float32 weight";
-  }
-  if (reason == nullptr) {
-    return LinearPlan{lt};
-  }
-  // Of two reasons, the one of the way that was meant for so many rows.
-  return call.m() <= cuda::few_rows::kMaxRows ? no_few_rows : reason;
-}
-
-}  // namespace
-
-const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, const Gpu& gpu,
-                          FewRowsPlan& plan) {
-  const char* const reason = take_few_rows(call, flags, plan);
-  return reason != nullptr ? reason : cut_into_tiles(call, gpu, plan);
-}
-
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
-const char* plan_lt(const LinearCall& call, const MatmulFlags& flags, LtPlan& plan) {
+const char* decline_lt(const LinearCall& call) {
   if (call.bias == nullptr) {
     // mm: upstream asks cuBLAS, which has other kernels, many of them faster in fp32 and with few rows.
     return "more than 64 rows";
@@ -255,8 +212,68 @@ const char* plan_lt(const LinearCall& call, const MatmulFlags& flags, LtPlan& pl
       return "many rows, and a matrix with neither rows nor columns contiguous";
     }
   }
-  if (call.out != nullptr && !call.out->is_contiguous()) {
-    return "many rows, and out that is not contiguous";
+  return call.out != nullptr && !call.out->is_contiguous() ? "many rows, and out that is not contiguous"
+                                                           : nullptr;
+}
+
+Choice<LinearPlan> choose_linear(const LinearCall& call) {
+  const at::Tensor& mat1 = call.mat1;
+  const char* reason = decline_operands(call);
+  reason = reason != nullptr ? reason : decline_scalars(call);
+  if (reason != nullptr) {
+    return reason;
+  }
+  const Gpu& gpu = gpu_of(mat1.device());
+  if (reason = lacks(gpu, Needs{kMinCode}); reason != nullptr) {
+    return reason;
+  }
+  // Sizes and layouts first: the flags are read in a dozen places, and a call that ends up upstream shall not
+  // wait for them.
+  FewRowsPlan few_rows;
+  const char* no_few_rows = take_few_rows(call, few_rows);
+  if (no_few_rows == nullptr) {
+    few_rows.evidence = &evidence(TableFamily::Linear, mat1.device());
+    no_few_rows = decline_by_table(*few_rows.evidence, call, few_rows);
+  }
+  const char* no_lt = decline_lt(call);
+  const bool is_float = mat1.scalar_type() == at::kFloat;
+  if (no_lt == nullptr && upstream_asks_lt_faster(call.m(), call.n(), call.k(), is_float)) {
+    no_lt = "many rows, and a small float32 weight";
+  }
+  // Of two reasons, the one of the way that was meant for so many rows.
+  const bool meant_few_rows = call.m() <= cuda::few_rows::kMaxRows;
+  if (no_few_rows != nullptr && no_lt != nullptr) {
+    return meant_few_rows ? no_few_rows : no_lt;
+  }
+  reason = decline_flags(mat1.scalar_type());
+  reason = reason != nullptr ? reason : decline_tunable_op();
+  if (reason != nullptr) {
+    return reason;
+  }
+  const MatmulFlags flags = read_flags(mat1.scalar_type());
+  no_few_rows = no_few_rows != nullptr ? no_few_rows : decline_few_rows_flags(few_rows.dtype, flags);
+  no_few_rows = no_few_rows != nullptr ? no_few_rows : cut_into_tiles(call, gpu, few_rows);
+  if (no_few_rows == nullptr) {
+    return LinearPlan{few_rows};
+  }
+  if (no_lt == nullptr) {
+    return LinearPlan{LtPlan{key_of(call, flags), to_float(call.alpha, 1.0f)}};
+  }
+  return meant_few_rows ? no_few_rows : no_lt;
+}
+
+}  // namespace
+
+const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, const Gpu& gpu,
+                          FewRowsPlan& plan) {
+  const char* reason = take_few_rows(call, plan);
+  reason = reason != nullptr ? reason : decline_few_rows_flags(plan.dtype, flags);
+  return reason != nullptr ? reason : cut_into_tiles(call, gpu, plan);
+}
+
+const char* plan_lt(const LinearCall& call, const MatmulFlags& flags, LtPlan& plan) {
+  if (const char* reason = decline_lt(call)) {
+    return reason;
   }
   plan = {key_of(call, flags), to_float(call.alpha, 1.0f)};
   return nullptr;

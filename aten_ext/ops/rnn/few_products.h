@@ -13,4 +13,12 @@ constexpr bool are_few_products(int64_t rows, double weights, bool sixteen_bits)
   return weights <= kFewWeights[sixteen_bits] && static_cast<double>(rows) * weights <= kFewProducts;
 }
 
+// Of the input of a whole layer in fp32, padded: rows are steps times batch, and the kernel reads the weights
+// once for eight of them.
+constexpr int64_t kMostProjectedRows = 128;
+
+constexpr bool is_few_rows_projection(int64_t rows, double weights) {
+  return rows <= kMostProjectedRows && are_few_products(rows, weights, /*sixteen_bits=*/false);
+}
+
 }  // namespace aten_ext::cuda

@@ -8,6 +8,7 @@
 
 #include "core/gpu.h"
 #include "core/math.h"
+#include "ops/rnn/few_products.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
@@ -275,21 +276,25 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
   return reason;
 }
 
-// Whether a layer of so many features is projected in TF32.
+// Whether a layer of so many features is projected in TF32. Few rows never are.
 bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t features) {
   const RnnProblem& problem = sizes.problem;
   const double gates = static_cast<double>(problem.gates() * sizes.hidden);
+  if (!sizes.tf32_allowed ||
+      is_few_rows_projection(sizes.steps * sizes.batch, gates * static_cast<double>(features))) {
+    return false;
+  }
   const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
   const double in_time = flops * std::max(1.0, static_cast<double>(kProjectionColumns) / gates);
-  return sizes.tf32_allowed &&
-         (r.math == Math::MmaTf32 ||
-          has_tf32_projection(problem.cell, sizes.hidden, features, problem.sequence.rows()) ||
-          in_time > kTf32ProjectionFlops);
+  return r.math == Math::MmaTf32 ||
+         has_tf32_projection(problem.cell, sizes.hidden, features, problem.sequence.rows()) ||
+         in_time > kTf32ProjectionFlops;
 }
 
 void take_steps(const Sizes& sizes, bool tf32, RnnPlan& plan) {
   const int64_t features[2] = {plan.problem.sequence.features, sizes.hidden * sizes.directions};
   plan.route = Route::Step;
+  plan.recurrence = {};  // one may have been tried
   for (int i = 0; i < 2; ++i) {
     plan.step[i] = cell_kernel(plan.problem.cell, plan.problem.dtype, tf32, sizes.batch, features[i],
                                sizes.hidden, sizes.directions);

@@ -25,13 +25,10 @@ namespace {
 constexpr uintptr_t kMostDistance = uintptr_t{1} << 38;
 constexpr uintptr_t kVectorBytes = 16;
 
-// Rows that the kernel of few rows takes at most: it reads the weights once for eight.
-constexpr int64_t kMostFewRows = 128;
-
 bool are_few(const InputProjection& input) {
   const at::Tensor& w = input.w[0];
-  return input.rows[0].scalar_type() == at::kFloat && input.n_of_all <= kMostFewRows &&
-         are_few_products(input.n_of_all, static_cast<double>(w.numel()), /*sixteen_bits=*/false);
+  return input.rows[0].scalar_type() == at::kFloat &&
+         is_few_rows_projection(input.n_of_all, static_cast<double>(w.numel()));
 }
 
 cudaError_t project_few(const InputProjection& input, float* to, const float* (&results)[2],
