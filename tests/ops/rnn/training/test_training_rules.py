@@ -385,6 +385,22 @@ def test_which_forwards_save() -> None:
     assert saves not in plan_of(200, 1, GRU, torch.float32)
 
 
+def test_a_projection_in_tf32_is_said() -> None:
+    """Beside a recurrence in fp32: where it is allowed, of many rows, and not of 16 bits."""
+    tf32 = "the input's product in TF32"
+    small = {"hidden": 128, "inputs": 128}
+    with tf32_allowed(True):
+        assert tf32 in plan_of(50, 4, GRU, torch.float32, **small)
+        assert tf32 in plan_of(50, 4, LSTM, torch.float32, hidden=128, inputs=8, layers=2), (
+            "of the second layer"
+        )
+        assert tf32 not in plan_of(30, 4, GRU, torch.float32, **small), "few rows"
+        assert tf32 not in plan_of(50, 4, GRU, torch.float32, hidden=128, inputs=8)
+        assert tf32 not in plan_of(50, 4, GRU, torch.bfloat16, **small)
+    with tf32_allowed(False):
+        assert tf32 not in plan_of(50, 4, GRU, torch.float32, **small)
+
+
 def test_projections_beside_what_is_saved() -> None:
     """Of a long LSTM in 16 bits in two parts: both together would be more than upstream's peak."""
     assert "500 steps at a time" in plan_of(1000, 8, LSTM, torch.bfloat16)
