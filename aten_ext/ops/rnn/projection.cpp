@@ -6,8 +6,8 @@
 // Where the directions read different steps of a sequence there is enough of each for a product of its own.
 // Where they read padded inputs of their own, which lie side by side, these are a batch too.
 //
-// fp32 of few rows, TF32 or not, is a kernel of our own, both directions in one launch: a library's takes two
-// launches, or one block alone. LSTM, T = 3, 5 rows, I = 304, H = 88 on an H100: 17.8 us upstream, 21.8 so.
+// fp32 of few rows, TF32 allowed or not, is a kernel of our own, both directions in one launch: a library's
+// product takes two launches, or one block alone.
 #ifdef ATEN_EXT_WITH_CUDA
 
 #include "ops/rnn/projection.h"
