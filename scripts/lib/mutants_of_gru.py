@@ -110,6 +110,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _DECLINES,
     ),
     (
+        "gru: few steps that upstream runs in less time are taken",
+        _PLAN,
+        "&& is_kept_without_gradients(problem)) {",
+        "&& false) {",
+        ("tests/ops/rnn/test_few_steps.py",),
+    ),
+    (
+        "gru: rows of whole vectors go upstream with the others",
+        "aten_ext/ops/rnn/layers_in_ranges.h",
+        "!(only_without_vectors && problem.has_vectors())",
+        "true",
+        ("tests/ops/rnn/test_few_steps.py",),
+    ),
+    (
+        "gru: many units of a block are multiplied for as many rows",
+        _PLAN,
+        "ceil_div(sizes.hidden, int64_t{blocks}) > kGridFmaUnits) {",
+        "false) {",
+        (f"{_TEST}::test_policy_edges",),
+    ),
+    (
         "gru: clusters of eight alone",
         _PLAN,
         "of_four.rows < of_eight.rows &&",
@@ -140,7 +161,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: few rows are a library's product",
         "aten_ext/ops/rnn/projection.cpp",
-        "if (are_few(input)) {",
+        "if (input.how == Projection::FewRows) {",
         "if (false) {",
         ("tests/ops/rnn/test_projection_on_host.py",),
     ),
@@ -167,7 +188,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "gru: blocks that wait for one another are not counted",
-        _PLAN,
+        "aten_ext/ops/rnn/plan_description.cpp",
         "needs.resident_blocks = recurrence.grid;",
         "needs.resident_blocks = 0;",
         (f"{_PLANS}::test_grids_are_counted",),

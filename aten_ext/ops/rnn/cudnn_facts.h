@@ -75,54 +75,21 @@ constexpr LayersInRanges kKeptOnChip[] = {
     // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products, rows of a step
     // Long sequences of few rows just above H = 64.
     {kGru, kFp32 | kFp16, kAny, kAny, at_least(33), {65, 96}, kAny, kAny, kAny, kAny, at_most(16)},
+    // T=38 B=30 H=86, two layers: 75 us, ours 81.
+    without_vectors({kLstm, kFp32, kOne, kAny, at_least(5), {85, 96}}),
 };
 
-// In inference a short sequence of a small GRU takes cuDNN 10 us, its GEMM included, ours 11 to 14.
-constexpr LayersInRanges kKeptInInference[] = {
-    {kGru, kFp32, kOne, kAny, {2, 32}, {14, 36}, at_least(9)},
-};
-
-// Up to four steps: one launch of cuDNN's takes 6 to 8 us. Of two directions upstream takes twice as
-// long, ours does not.
+// Two directions of fewer rows take upstream twice as long, ours not.
 constexpr double kRowsOfTwoDirections = 65;
-constexpr LayersInRanges kKeptForFewSteps[] = {
-    {kLstm, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(60)},
-    {kLstm, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(60), at_least(kRowsOfTwoDirections)},
-    {kRnn, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(80)},
-    {kRnn, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(80), at_least(kRowsOfTwoDirections)},
-    {kRnn, kFp32, kOne, kAny, {2, 4}, at_most(128), at_least(5)},
-    {kRnn, kFp32, kTwo, kAny, {2, 4}, at_most(128), at_least(kRowsOfTwoDirections)},
-    // A GRU of many rows: two layers of four steps 23 us, ours 28.
-    {kGru, kFp16, kOne, kAny, {2, 4}, at_most(96), at_least(150)},
-    // Many rows in fp16: three layers of one step of 458 rows 28 us, ours 33; two steps of 336 rows 5 % less.
-    {kGru, kFp16, kAny, kSeveral, kOne, kAny, at_least(256)},
-    {kLstm, kFp16, kAny, kAny, {2, 3}, kAny, at_least(256)},
-};
-
-// The same of a forward without gradients, where ours has a launch for each step, or loads its weights into
-// registers for a few.
-constexpr LayersInRanges kKeptWithoutGradients[] = {
-    // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products
-    {kLstm, kFp16, kOne, kAny, {3, 4}, {61, 88}, at_least(13)},
-    {kLstm | kRnn, kFp16, kOne, kAny, {5, 6}, at_most(40)},
-    {kRnn, kFp16, kOne, kAny, {4, 4}, {81, 128}, at_least(64)},
-    {kGru, kFp32, kOne, kSeveral, {2, 3}, {385, 480}, at_least(5)},
-    {kLstm, kFp32, kOne, kAny, {2, 2}, {257, 384}, at_least(33)},
-    {kLstm, kFp32, kOne, kAny, {3, 3}, {257, 384}, at_least(64)},
-    {kLstm, kFp32, kOne, kSeveral, {3, 3}, {257, 384}, at_least(40)},
-    {kLstm, kFp32, kTwo, kAny, {2, 2}, {193, 384}, at_least(25)},
-    // One step of many products.
-    {kLstm, kFp16, kOne, kAny, kOne, at_least(553), at_least(17), kAny, kAny, at_least(51)},
-    {kLstm, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(75)},
-    {kLstm, kFp16, kOne, kAny, kOne, at_least(537), at_least(49), kAny, kAny, at_least(100)},
-    {kRnn, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(90)},
-    {kGru, kFp16, kAny, kAny, kOne, {401, 640}, at_least(100), kAny, kAny, at_least(110)},
-};
 
 // Packed sequences of several lengths in inference: few steps with large products.
 constexpr LayersInRanges kKeptPacked[] = {
     {kLstm, kAnyDtype, kAny, kAny, at_most(8), kAny, kAny, kAny, kAny, at_least(110)},
     {kLstm, kBf16, kAny, kAny, at_most(12), kAny, kAny, kAny, kAny, at_least(300)},
+    {kGru, kBf16, kAny, kAny, at_most(4), kAny, kAny, kAny, kAny, at_least(500)},
+    // Stacks: cuDNN runs layers beside one another.
+    {kLstm | kRnn, kFp32 | kFp16, kAny, kSeveral, {4, 4}},
+    {kLstm, kBf16, kAny, at_least(3), {3, 4}},
     {kGru | kLstm, kFp32, kAny, kAny, at_most(6), kAny, kAny, kAny, kAny, at_least(13)},
     // Of more steps a piece more costs less than what upstream's steps take.
     {kAnyCell, kFp32, kAny, kAny, at_most(16), kAny, kAny, kAny, kAny, at_least(37), kAny, at_least(3.4)},
@@ -135,11 +102,6 @@ constexpr LayersInRanges kStatic[] = {
     {kLstm, kFp16, kOne, kOne, kAny, {896, 1024}, {16, 16}},
 };
 
-inline bool is_kept_for_few_steps(const RnnProblem& problem) {
-  return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem)) ||
-         (!problem.differentiated && is_in(kKeptWithoutGradients, problem));
-}
-
 inline bool is_kept_packed(const RnnProblem& problem) {
   return problem.sequence.is_packed() && !problem.train && is_in(kKeptPacked, problem);
 }
@@ -151,10 +113,10 @@ inline bool is_static(const RnnProblem& problem) {
 
 // Whether upstream was seen to be as fast because it has a persistent kernel of small layers too.
 inline bool is_kept_on_chip(const RnnProblem& problem) {
-  if (problem.cell == Cell::Gru) {
-    return is_in(kKeptOnChip, problem);
+  if (is_in(kKeptOnChip, problem)) {
+    return true;
   }
-  if (problem.dtype == Dtype::BFloat16 ||
+  if (problem.cell == Cell::Gru || problem.dtype == Dtype::BFloat16 ||
       (problem.directions == 2 && problem.sequence.batch < kRowsOfTwoDirections)) {
     return false;
   }

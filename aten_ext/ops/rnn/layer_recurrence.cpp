@@ -89,7 +89,7 @@ class LayerRecurrence {
     projection_.directions = p_.directions;
     projection_.n_of_all = problem_.sequence.steps * problem_.sequence.batch;
     projection_.rows_stride = padded_.has_value() ? padded_->apart() : 0;
-    projection_.tf32 = layer.plan.tf32[layer.index > 0];
+    projection_.how = layer.plan.projection[layer.index > 0];
     for (int direction = 0; direction < p_.directions; ++direction) {
       const LayerWeights weights = layer.weights(direction);
       projection_.w[direction] = weights.w_ih;

@@ -41,6 +41,7 @@ struct LayersInRanges {
   Range step_rows{};  // of both directions
   Range padding{};    // steps times rows of a packed sequence, over the steps that its rows have
   Range units{};      // of a step: its rows times H, of both directions
+  bool only_without_vectors = false;  // features or H are no multiple of 16 bytes
 
   // The lengths are added up only where a range asks.
   bool has_padding(const Sequence& sequence) const {
@@ -62,13 +63,19 @@ struct LayersInRanges {
            rows.has(steps_of_row * rows_of_step) && weights.has(matrices / 1e3) &&
            products.has(rows_of_step * matrices / 1e6) && step_rows.has(rows_of_step * problem.directions) &&
            units.has(rows_of_step * static_cast<double>(problem.hidden * problem.directions)) &&
-           has_padding(sequence);
+           !(only_without_vectors && problem.has_vectors()) && has_padding(sequence);
   }
 };
 
 // The layers of so many units.
 constexpr LayersInRanges of_units(Range units, LayersInRanges layers) {
   layers.units = units;
+  return layers;
+}
+
+// Those whose rows are no whole vectors.
+constexpr LayersInRanges without_vectors(LayersInRanges layers) {
+  layers.only_without_vectors = true;
   return layers;
 }
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 
 #include "core/gpu.h"
 #include "core/math.h"
 #include "ops/rnn/few_products.h"
+#include "ops/rnn/few_steps_facts.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
@@ -61,11 +61,15 @@ constexpr int kGridTf32FromRows = 5;
 constexpr int kLstmGridTf32FromRows = 2;  // of its rows fewer share a read of the state
 // Over the whole GPU: rows of a group, H up to 1024 and beyond.
 constexpr int64_t kGridRows[2][3] = {{32, 32, 32}, {3, 16, 0}};  // [H > 1024][by Math]
-// LSTM and RNN with multiply-adds: over the whole GPU, RNN and LSTM, and where upstream may take TF32 for the
-// state, but ours may not because of the input's size. And rows that a few steps in fp32 may have beyond a
-// hidden size.
-constexpr int64_t kOtherGridFmaRows[2] = {12, 16};
-constexpr int64_t kGridFmaRowsBesideTf32 = 12;
+// With multiply-adds over the whole GPU, by cell: where upstream may take TF32 for the state, but ours may
+// not because of the input's size, and elsewhere. And without gradients, where a block of a GRU has more
+// units than kGridFmaUnits.
+struct GridFmaRows {
+  int64_t beside_tf32, others;
+};
+constexpr GridFmaRows kGridFmaRows[] = {{12, 12}, {12, 12}, {12, 16}, {12, 32}};
+constexpr int64_t kGridFmaRowsOfManyUnits = 6;
+// Rows that a few steps in fp32 of an LSTM or RNN may have beyond a hidden size.
 constexpr int64_t kFewStepsHidden = 384;
 constexpr int64_t kFewStepsRows = 64;
 
@@ -224,6 +228,21 @@ bool small_state(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   return sixteen && is_better_than_grid(sizes, gpu, r);
 }
 
+// Of a group whose state is in so many blocks all over the GPU.
+int64_t most_rows_of_grid_fma(const Sizes& sizes, int blocks) {
+  const RnnProblem& problem = sizes.problem;
+  const GridFmaRows& most = kGridFmaRows[static_cast<int>(problem.cell)];
+  // With gradients a GRU's backward gains more than its forward loses.
+  if (problem.cell == Cell::Gru && problem.differentiated) {
+    return most.others;
+  }
+  if (problem.cell == Cell::Gru && ceil_div(sizes.hidden, int64_t{blocks}) > kGridFmaUnits) {
+    return kGridFmaRowsOfManyUnits;
+  }
+  const bool beside_tf32 = problem.tf32_allowed && !sizes.tf32_allowed;
+  return beside_tf32 ? most.beside_tf32 : most.others;
+}
+
 const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
   const bool found = small_state(sizes, gpu, r) || grid(sizes, gpu, r);
   if (!found) {
@@ -235,11 +254,8 @@ const char* plan_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r) {
                  : sizes.hidden <= kSmallBlockHidden ? kSmallFmaRows
                                                      : kFmaRows;
   const Cell cell = sizes.problem.cell;
-  if (r.math == Math::Fma && cell != Cell::Gru) {
-    const bool grid = r.exchange == Exchange::Grid;
-    const bool beside_tf32 = sizes.problem.tf32_allowed && !sizes.tf32_allowed;
-    const int64_t grid_rows = beside_tf32 ? kGridFmaRowsBesideTf32 : kOtherGridFmaRows[cell == Cell::Lstm];
-    most = grid ? std::min(most, grid_rows) : most;
+  if (r.math == Math::Fma && r.exchange == Exchange::Grid) {
+    most = std::min(most, most_rows_of_grid_fma(sizes, r.blocks));
   }
   if (r.exchange == Exchange::Grid && sizes.steps < kGridSteps[sizes.hidden > kGridFmaHidden]) {
     return "few steps of a large layer";
@@ -276,12 +292,17 @@ const char* choose_recurrence(const Sizes& sizes, const Gpu& gpu, Recurrence& r)
   return reason;
 }
 
-// Whether a layer of so many features is projected in TF32. Few rows never are.
+// Whether the input of a layer of so many features is multiplied by the kernel of few rows.
+bool has_few_rows(const Sizes& sizes, int64_t features) {
+  const auto weights = static_cast<double>(sizes.problem.gates() * sizes.hidden * features);
+  return !sizes.sixteen_bits && is_few_rows_projection(sizes.steps * sizes.batch, weights);
+}
+
+// Whether a library's product of it is in TF32.
 bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t features) {
   const RnnProblem& problem = sizes.problem;
   const double gates = static_cast<double>(problem.gates() * sizes.hidden);
-  if (!sizes.tf32_allowed ||
-      is_few_rows_projection(sizes.steps * sizes.batch, gates * static_cast<double>(features))) {
+  if (!sizes.tf32_allowed) {
     return false;
   }
   const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
@@ -307,8 +328,13 @@ const char* take_recurrence(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (const char* reason = choose_recurrence(sizes, gpu, plan.recurrence)) {
     return reason;
   }
-  plan.tf32[0] = is_tf32_projection(sizes, plan.recurrence, plan.problem.sequence.features);
-  plan.tf32[1] = is_tf32_projection(sizes, plan.recurrence, sizes.hidden * sizes.directions);
+  const int64_t features[2] = {plan.problem.sequence.features, sizes.hidden * sizes.directions};
+  for (int i = 0; i < 2; ++i) {
+    const bool few = has_few_rows(sizes, features[i]);
+    plan.projection[i] = few                                                       ? Projection::FewRows
+                         : is_tf32_projection(sizes, plan.recurrence, features[i]) ? Projection::Tf32
+                                                                                   : Projection::Library;
+  }
   plan.chunk = choose_chunk(plan.problem, plan.recurrence);
   return choose_kernel(plan.problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
 }
@@ -331,6 +357,9 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (by_gpu && !problem.given_packed && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
+  if (by_gpu && !problem.given_packed && is_kept_without_gradients(problem)) {
+    return "few steps that upstream runs in less time";
+  }
   bool tf32 = false;
   const bool steps = !packed && plan_steps(sizes, tf32);
   if (steps && !is_shorter_in_one_launch(problem)) {
@@ -352,18 +381,6 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     return nullptr;
   }
   return reason;
-}
-
-std::string describe_recurrence(const Recurrence& r) {
-  const std::string blocks = std::to_string(r.blocks) + " blocks";
-  const std::string where = r.exchange == Exchange::Block     ? "a block"
-                            : r.exchange == Exchange::Cluster ? "a cluster of " + blocks
-                                                              : blocks + " over the GPU";
-  return "one launch: groups of " + std::to_string(r.rows) + " rows, each " + where;
-}
-
-const char* describe_math(Math math) {
-  return math == Math::Fma ? "fp32 multiply-adds" : math == Math::Mma ? "tensor cores" : "TF32 tensor cores";
 }
 
 }  // namespace
@@ -425,44 +442,6 @@ Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
     return reason;
   }
   return plan;
-}
-
-std::string RnnPlan::describe() const {
-  std::ostringstream text;
-  if (route == Route::Step) {
-    text << "a launch for each step, " << describe_math(step[0].math);
-  } else {
-    text << (problem.sequence.is_packed() ? "padded, " : "") << describe_recurrence(recurrence) << ", "
-         << describe_math(recurrence.math);
-    if (recurrence.math == Math::Fma && (tf32[0] || (problem.layers > 1 && tf32[1]))) {
-      text << ", the input's product in TF32";
-    }
-    if (problem.sequence.is_packed() && pieces.size() > 1) {
-      text << ", in " << pieces.size() << " pieces";
-    } else if (chunk < problem.sequence.steps) {
-      text << ", " << chunk << " steps at a time";
-    }
-    text << (saves ? ", saves what the backward needs" : "");
-  }
-  if (problem.drops()) {
-    text << ", dropout " << problem.dropout << " as cuDNN draws it";
-  }
-  return text.str();
-}
-
-Needs RnnPlan::needs() const {
-  Needs needs;
-  needs.code = 80;  // tensor cores and asynchronous copies; nothing was measured on an older GPU
-  if (route == Route::Recurrence) {
-    needs.shared_bytes = recurrence.shared_bytes;
-    if (recurrence.exchange == Exchange::Cluster) {
-      needs.code = 90;
-      needs.cluster = recurrence.blocks;
-    } else if (recurrence.exchange == Exchange::Grid) {
-      needs.resident_blocks = recurrence.grid;
-    }
-  }
-  return needs;
 }
 
 }  // namespace aten_ext::cuda

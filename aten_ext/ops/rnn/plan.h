@@ -28,6 +28,13 @@ enum class Route : uint8_t {
 // blocks, through global memory (ops/rnn/exchange.cuh).
 enum class Exchange : uint8_t { Block, Cluster, Grid };
 
+// What multiplies a layer's input with W_ih.
+enum class Projection : uint8_t {
+  Library,  // cuBLASLt, in the tensors' dtype
+  Tf32,     // cuBLASLt, fp32 in TF32, as cuDNN's
+  FewRows,  // a kernel of our own, in fp32 (training/few_rows.h)
+};
+
 // Of ops/rnn/shapes.h.
 enum class KernelFamily : uint8_t { Cluster, Grid, Fma };
 
@@ -50,11 +57,11 @@ struct Recurrence {
 struct RnnPlan {
   RnnProblem problem;
   Route route;
-  bool tf32[2];           // the input's product in TF32, for Route::Recurrence: of the first layer, others
-  Recurrence recurrence;  // of every layer, for Route::Recurrence
-  int64_t chunk;          // steps that are projected, and then launched, at once; all, or a part of many
-  bool saves;             // the coefficients of the gradients, into the reserve
-  bool overlaps;          // what depends on no kernel here may run beside the last one
+  Projection projection[2];   // for Route::Recurrence: of the first layer, others
+  Recurrence recurrence;      // of every layer, for Route::Recurrence
+  int64_t chunk;              // steps that are projected, and then launched, at once; all, or a part of many
+  bool saves;                 // the coefficients of the gradients, into the reserve
+  bool overlaps;              // what depends on no kernel here may run beside the last one
   std::vector<Piece> pieces;  // that Route::Recurrence computes, one launch after the other
   CellKernel step[2];         // for Route::Step: of the first layer, of the others
 

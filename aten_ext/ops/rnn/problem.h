@@ -49,6 +49,11 @@ struct RnnProblem {
   bool is_16_bits() const {
     return dtype != Dtype::Float;
   }
+  // Whether rows of the input and of the state are whole vectors of 16 bytes.
+  bool has_vectors() const {
+    const int64_t vector = is_16_bits() ? 8 : 4;
+    return sequence.features % vector == 0 && hidden % vector == 0;
+  }
   // Whether something is dropped between two layers.
   bool drops() const {
     return train && layers > 1 && dropout != 0.0;

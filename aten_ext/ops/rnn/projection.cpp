@@ -13,7 +13,6 @@
 #include "ops/rnn/projection.h"
 
 #include "core/to_dtype.h"
-#include "ops/rnn/few_products.h"
 #include "ops/rnn/lt_product.h"
 #include "ops/rnn/training/few_rows.h"
 
@@ -24,12 +23,6 @@ namespace {
 // engine takes, which products there read with.
 constexpr uintptr_t kMostDistance = uintptr_t{1} << 38;
 constexpr uintptr_t kVectorBytes = 16;
-
-bool are_few(const InputProjection& input) {
-  const at::Tensor& w = input.w[0];
-  return input.rows[0].scalar_type() == at::kFloat &&
-         is_few_rows_projection(input.n_of_all, static_cast<double>(w.numel()));
-}
 
 cudaError_t project_few(const InputProjection& input, float* to, const float* (&results)[2],
                         cudaStream_t stream) {
@@ -58,7 +51,7 @@ cudaError_t project_input(const InputProjection& input, const at::Tensor& memory
                           cudaStream_t stream) {
   const at::Tensor& rows = input.rows[0];
   float* const to = memory.mutable_data_ptr<float>();
-  if (are_few(input)) {
+  if (input.how == Projection::FewRows) {
     return project_few(input, to, results, stream);
   }
   LtProduct product{};
@@ -68,7 +61,7 @@ cudaError_t project_input(const InputProjection& input, const at::Tensor& memory
   product.n_of_all = input.n_of_all;
   product.count = 1;
   product.dtype = to_dtype(rows.scalar_type());
-  product.tf32 = input.tf32;
+  product.tf32 = input.how == Projection::Tf32;
   const bool same_rows = address_of(rows) == address_of(input.rows[1]);
   if (input.directions == 2 && (same_rows || input.rows_stride > 0)) {
     const uintptr_t first = address_of(input.w[0]);

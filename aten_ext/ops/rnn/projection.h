@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/math.h"
+#include "ops/rnn/plan.h"
 
 namespace aten_ext::cuda {
 
@@ -19,10 +20,10 @@ struct InputProjection {
   int directions;
   int64_t n_of_all;     // rows of the whole sequence
   int64_t rows_stride;  // from rows[0] to rows[1] in elements, a multiple of 16 bytes; 0: anywhere
-  // fp32 is multiplied in TF32, whatever PyTorch allows its own products: cuDNN has a setting of its own,
+  // TF32 whatever PyTorch allows its own products: cuDNN has a setting of its own,
   // torch.backends.cudnn.allow_tf32, which PyTorch turns on, while torch.backends.cuda.matmul.allow_tf32 is
   // off.
-  bool tf32;
+  Projection how;
 };
 
 // Elements of fp32 that results of [n, m] take, each beginning at a multiple of 256 bytes.

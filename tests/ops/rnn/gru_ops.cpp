@@ -50,7 +50,7 @@ std::tuple<std::string, std::vector<int64_t>, bool> plan(bool sixteen_bits, bool
   return {"",
           {static_cast<int64_t>(p.route), static_cast<int64_t>(r.math), static_cast<int64_t>(r.exchange),
            r.blocks, r.rows},
-          p.route == Route::Step ? p.step[0].math == Math::MmaTf32 : p.tf32[0]};
+          p.route == Route::Step ? p.step[0].math == Math::MmaTf32 : p.projection[0] == Projection::Tf32};
 }
 
 RecurrenceParams params(int64_t cell, at::ScalarType dtype, int64_t steps, int64_t batch, int64_t hidden,

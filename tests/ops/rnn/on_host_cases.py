@@ -57,6 +57,7 @@ def load() -> Any:
         "core/capture.cpp",
         "ops/rnn/problem.cpp",
         "ops/rnn/plan.cpp",
+        "ops/rnn/plan_description.cpp",
         "ops/rnn/pieces.cpp",
         *TRAINING,
         "ops/rnn/step_policy.cpp",

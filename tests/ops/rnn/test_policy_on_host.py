@@ -65,6 +65,7 @@ def plan(
 NO_KERNEL, LARGE_BATCH = "hidden size without a kernel", "batch too large for the hidden size"
 LARGE_STEP, FEW_STEPS = "one step of a large batch", "few steps of a large layer"
 KEPT = "layer that cuDNN keeps on the chip"
+KEPT_STEPS = "few steps that upstream runs in less time"
 PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
 
 
@@ -88,8 +89,8 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"steps": 1, "batch": 16, "tf32": True, "hidden": 504}, (LARGE_STEP,)),
         ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1440}, ("step", 0, 0, 0, 0)),
         ({"steps": 1, "batch": 16, "tf32": True, "hidden": 512, "inputs": 1448}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 691, "sixteen": True}, ("step", 0, 0, 0, 0)),
-        ({"steps": 1, "batch": 692, "sixteen": True}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 769, "hidden": 240, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 1, "batch": 770, "hidden": 240, "sixteen": True}, (LARGE_STEP,)),
         # Many weights: fewer rows. And rows of weights that are no vectors.
         ({"steps": 1, "batch": 8, "hidden": 512, "inputs": 952}, ("step", 0, 0, 0, 0)),
         ({"steps": 1, "batch": 8, "hidden": 512, "inputs": 956}, (LARGE_STEP,)),
@@ -108,16 +109,16 @@ PERSISTENT = "long sequence of a layer that cuDNN keeps on the chip"
         ({"steps": 3, "batch": 4, "hidden": 65, "sixteen": True}, ("step", 0, 0, 0, 0)),
         ({"steps": 5, "batch": 8}, ("recurrence", FMA, CLUSTER, 8, 1)),
         ({"steps": 2, "batch": 9}, ("recurrence", FMA, CLUSTER, 8, 1)),
-        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 562}, ("step", 0, 0, 0, 0)),
-        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 563}, ("recurrence", FMA, CLUSTER, 16, 1)),
+        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 560}, ("step", 0, 0, 0, 0)),
+        ({"steps": 2, "batch": 4, "hidden": 512, "inputs": 564}, ("recurrence", FMA, CLUSTER, 16, 1)),
         ({"steps": 2, "hidden": 1536, "inputs": 1263, "sixteen": True}, ("step", 0, 0, 0, 0)),
         ({"steps": 2, "hidden": 1536, "inputs": 1264, "sixteen": True}, (FEW_STEPS,)),
-        ({"steps": 4, "batch": 4, "hidden": 1024}, (FEW_STEPS,)),
+        ({"steps": 3, "batch": 4, "hidden": 1024}, (FEW_STEPS,)),
         ({"steps": 5, "batch": 4, "hidden": 1024}, ("recurrence", FMA, GRID, 128, 4)),
         ({"steps": 9, "hidden": 2048}, (FEW_STEPS,)),
         ({"steps": 10, "hidden": 2048}, ("recurrence", FMA, GRID, 128, 1)),
-        ({"steps": 2, "batch": 345, "sixteen": True}, ("step", 0, 0, 0, 0)),
-        ({"steps": 2, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 4, 12)),
+        ({"steps": 3, "batch": 345, "sixteen": True}, ("step", 0, 0, 0, 0)),
+        ({"steps": 3, "batch": 346, "sixteen": True}, ("recurrence", MMA, CLUSTER, 4, 12)),
         ({"steps": 2, "batch": 129, "hidden": 128}, ("recurrence", FMA, BLOCK, 1, 1)),
         # Few units with long rows of W_ih.
         ({"steps": 3, "hidden": 20, "inputs": 300}, ("step", 0, 0, 0, 0)),
@@ -378,12 +379,12 @@ STEP = ("step", 0, 0, 0, 0)
         ({"steps": 1, "batch": 17, "tf32": True}, STEP),
         ({"steps": 1, "batch": 5, "tf32": True, "hidden": 512}, STEP),
         ({"steps": 1, "batch": 64, "tf32": True, "hidden": 512, "inputs": 512}, (LARGE_STEP,)),
-        ({"steps": 1, "batch": 17, "tf32": True, "hidden": 1024, "inputs": 1024}, (LARGE_STEP,)),
+        ({"steps": 1, "batch": 17, "tf32": True, "hidden": 1024, "inputs": 1024}, (KEPT_STEPS,)),
         ({"steps": 1, "batch": 16, "tf32": True, "hidden": 1024, "inputs": 1024}, STEP),
         ({"steps": 4, "batch": 32, "tf32": True, "hidden": 512}, STEP),
         ({"steps": 4, "batch": 33, "tf32": True, "hidden": 512}, (FEW_STEPS,)),
         ({"steps": 1, "batch": 64, "sixteen": True, "hidden": 512, "inputs": 512}, STEP),
-        ({"steps": 1, "batch": 65, "sixteen": True, "hidden": 512, "inputs": 512}, (KEPT,)),
+        ({"steps": 1, "batch": 65, "sixteen": True, "hidden": 512, "inputs": 512}, (KEPT_STEPS,)),
         ({"steps": 3, "batch": 32, "sixteen": True, "hidden": 512, "inputs": 512}, STEP),
         (
             {"steps": 3, "batch": 33, "sixteen": True, "hidden": 512, "inputs": 512},

@@ -1,0 +1,111 @@
+// Sequences of few steps that cuDNN 9.19 runs in less of the GPU's time, as data for the policy (plan.cpp);
+// the figures are in docs/kernels/rnn.md. Standard library only.
+#pragma once
+
+#include "ops/rnn/cudnn_facts.h"
+#include "ops/rnn/layers_in_ranges.h"
+
+namespace aten_ext::cuda {
+
+// In inference a short sequence of a small GRU takes cuDNN 10 us, its GEMM included, ours 11 to 14.
+constexpr LayersInRanges kKeptInInference[] = {
+    {kGru, kFp32, kOne, kAny, {2, 32}, {14, 36}, at_least(7)},
+};
+
+// Up to four steps: one launch of cuDNN's takes 6 to 8 us.
+constexpr LayersInRanges kKeptForFewSteps[] = {
+    {kLstm, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(60)},
+    {kLstm, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(60), at_least(kRowsOfTwoDirections)},
+    {kRnn, kFp32 | kFp16, kOne, kAny, {2, 4}, at_most(80)},
+    {kRnn, kFp32 | kFp16, kTwo, kAny, {2, 4}, at_most(80), at_least(kRowsOfTwoDirections)},
+    {kRnn, kFp32, kOne, kAny, {2, 4}, at_most(128), at_least(5)},
+    {kRnn, kFp32, kTwo, kAny, {2, 4}, at_most(128), at_least(kRowsOfTwoDirections)},
+    // A GRU of many rows: two layers of four steps 23 us, ours 28.
+    {kGru, kFp16, kOne, kAny, {2, 4}, at_most(96), at_least(150)},
+    // Many rows in fp16: three layers of one step of 458 rows 28 us, ours 33; two steps of 336 rows 5 % less.
+    {kGru, kFp16, kAny, kSeveral, kOne, kAny, at_least(256)},
+    {kLstm, kFp16, kAny, kAny, {2, 3}, kAny, at_least(256)},
+};
+
+// The same of a forward without gradients, where ours has a launch for each step, or loads its weights into
+// registers for a few: of 12,000 random calls on an H100 those that the other rules take and that upstream
+// runs in less time, with as little as could be beside them.
+constexpr LayersInRanges kKeptWithoutGradients[] = {
+    // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products
+    without_vectors({kGru, kFp16, kAny, kAny, kOne, kAny, kAny, kAny, at_least(850), at_least(19)}),
+    {kGru, kFp16, kOne, kAny, kOne, at_least(250), kAny, kAny, kAny, at_least(55)},
+    {kGru, kFp16, kAny, kAny, kOne, at_least(1150)},
+    without_vectors({kGru, kFp16, kAny, kAny, kTwo, kAny, kAny, kAny, at_least(900), at_least(26)}),
+    without_vectors({kGru, kFp16, kAny, kAny, kTwo, kAny, kAny, kAny, kAny, at_least(50)}),
+    {kGru, kFp16, kAny, kAny, kTwo, at_least(640), kAny, kAny, kAny, at_least(13)},
+    {kGru, kFp16, kAny, kAny, kTwo, kAny, at_least(100), kAny, kAny, at_least(85)},
+    without_vectors({kGru, kFp16, kAny, kAny, {3, 3}, at_least(280), kAny, kAny, kAny, at_least(14)}),
+    {kGru, kFp16, kOne, kAny, {3, 3}, {65, 88}, at_least(10)},
+    {kGru, kFp16, kAny, kAny, {3, 3}, kAny, kAny, kAny, at_least(1990), at_least(9)},
+    without_vectors({kGru, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(990), at_least(5)}),
+    {kGru, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(2200), at_least(5)},
+    {kGru, kFp16, kAny, kSeveral, {4, 4}, kAny, kAny, kAny, kAny, at_least(50)},
+    {kGru, kFp16, kTwo, kAny, {3, 3}, kAny, kAny, kAny, kAny, at_least(45)},
+    without_vectors({kGru, kBf16, kAny, kAny, {3, 4}, kAny, kAny, kAny, kAny, at_least(23)}),
+    {kLstm, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(72)},
+    {kLstm, kFp16, kTwo, kAny, kOne, kAny, at_least(200), kAny, kAny, at_least(45)},
+    {kLstm, kFp16, kAny, kAny, kOne, at_least(1180)},
+    {kLstm, kFp16, kAny, kAny, kTwo, kAny, kAny, kAny, kAny, at_least(58)},
+    {kLstm, kFp16, kOne, kAny, {3, 3}, {61, 96}, at_least(13)},
+    {kLstm, kFp16, kAny, kAny, {3, 3}, kAny, at_least(80), kAny, kAny, at_least(40)},
+    {kLstm, kFp16, kTwo, kAny, {3, 3}, kAny, kAny, kAny, kAny, at_least(45)},
+    without_vectors({kLstm, kFp16, kAny, kAny, kTwo, kAny, kAny, kAny, kAny, at_least(40)}),
+    {kLstm, kFp16, kTwo, kAny, {3, 3}, kAny, kAny, kAny, at_least(3200)},
+    {kLstm, kFp16, kAny, kAny, {4, 4}, at_least(401), kAny, kAny, kAny, at_least(6.5)},
+    {kLstm, kFp16, kAny, kAny, {4, 4}, {257, 400}, kAny, kAny, kAny, at_least(45)},
+    {kLstm | kRnn, kFp16, kOne, kAny, {5, 6}, at_most(40)},
+    {kLstm, kFp16, kOne, kAny, {4, 4}, {61, 88}, at_least(13)},
+    {kLstm, kFp16, kOne, kAny, kOne, at_least(553), at_least(17), kAny, kAny, at_least(51)},
+    without_vectors({kRnn, kFp16, kAny, kAny, kOne, kAny, kAny, kAny, at_least(780), at_least(21)}),
+    {kRnn, kFp16, kAny, kAny, kOne, kAny, kAny, kAny, at_least(2290), at_least(97)},
+    {kRnn, kFp16, kTwo, kAny, {3, 4}, kAny, kAny, kAny, at_least(1200)},
+    {kRnn, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(660), at_least(19)},
+    {kRnn, kFp16, kAny, kAny, kTwo, {513, 620}, kAny, kAny, kAny, at_least(40)},
+    {kRnn, kBf16, kAny, kAny, {4, 4}, kAny, kAny, kAny, kAny, at_least(70)},
+    {kRnn, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, kAny, at_least(110)},
+    {kRnn, kFp16, kOne, kAny, {4, 4}, {81, 128}, at_least(64)},
+    {kRnn, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(80)},
+    {kGru, kFp32, kAny, kAny, kTwo, {225, 512}, at_least(22)},
+    without_vectors({kGru, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, {27, 36.5}}),
+    {kGru, kFp32, kAny, kSeveral, {3, 3}, {231, 512}, at_least(16)},
+    {kGru, kFp32, kOne, kAny, {3, 3}, {257, 512}, kAny, kAny, kAny, at_least(100)},
+    {kGru, kFp32, kAny, kSeveral, {4, 4}, {257, 352}, at_least(30)},
+    without_vectors({kGru, kFp32, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(980), at_least(5.3)}),
+    {kGru, kFp32, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(1200), at_least(4.5)},
+    {kGru, kFp32, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(6000)},
+    {kGru, kFp32, kTwo, kAny, kOne, kAny, kAny, kAny, kAny, at_least(50)},
+    {kGru, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, {3000, 5000}, at_least(70)},
+    {kGru, kFp32, kOne, kSeveral, {2, 3}, {385, 480}, at_least(5)},
+    {kLstm, kFp32, kAny, kSeveral, kTwo, {257, 384}},
+    {kLstm, kFp32, kTwo, kAny, kTwo, {257, 384}, at_least(14)},
+    {kLstm, kFp32, kOne, kAny, kTwo, {193, 256}, at_least(35)},
+    {kLstm, kFp32, kAny, kSeveral, {3, 3}, {225, 384}, at_least(20)},
+    {kLstm, kFp32, kOne, kSeveral, {4, 4}, {257, 384}, at_least(40)},
+    {kLstm, kFp32, kTwo, kAny, {4, 4}, {257, 384}, at_least(23)},
+    {kLstm, kFp32, kAny, kSeveral, {4, 4}, {385, 512}, at_least(4)},
+    {kLstm, kFp32, kAny, kAny, kOne, at_least(530), at_least(17), kAny, at_least(1900)},
+    {kLstm, kFp32, kAny, kAny, kOne, kAny, at_least(5), kAny, at_least(10000)},
+    {kLstm, kFp32, kAny, kAny, {3, 3}, kAny, kAny, kAny, at_least(2000), at_least(35)},
+    {kLstm, kFp32, kOne, kAny, kTwo, {257, 384}, at_least(33)},
+    {kLstm, kFp32, kOne, kAny, {3, 3}, {257, 384}, at_least(64)},
+    {kLstm, kFp32, kTwo, kAny, kTwo, {193, 384}, at_least(25)},
+    {kRnn, kFp32, kAny, kAny, kOne, at_least(1030), kAny, kAny, kAny, at_least(5)},
+    {kRnn, kFp32, kAny, kAny, kTwo, at_least(1030), kAny, kAny, at_least(2100)},
+    without_vectors({kRnn, kFp32, kOne, kAny, {3, 3}, {90, 130}, at_least(3)}),
+    {kRnn, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(54)},
+};
+
+inline bool is_kept_for_few_steps(const RnnProblem& problem) {
+  return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem));
+}
+
+inline bool is_kept_without_gradients(const RnnProblem& problem) {
+  return !problem.differentiated && is_in(kKeptWithoutGradients, problem);
+}
+
+}  // namespace aten_ext::cuda

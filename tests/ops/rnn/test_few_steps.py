@@ -1,0 +1,118 @@
+"""Few steps without gradients that upstream runs in less of the GPU's time: each row of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ops.rnn.cases import GRU, LSTM, RELU, TANH, ask_layer, meta, names
+
+FEW = "few steps that upstream runs in less time"
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+def layer(
+    mode: int, dtype: torch.dtype, steps: int, hidden: int | None = None, inputs: int = 8, **more: Any
+) -> dict[str, Any]:
+    sizes = {} if hidden is None else {"hidden": hidden}
+    return {"mode": mode, "dtype": dtype, "steps": steps, "inputs": inputs, **sizes, **more}
+
+
+TWO: dict[str, Any] = {"bidirectional": True}
+STACK: dict[str, Any] = {"layers": 2}
+
+# Sizes, the one that changes, and its last value that is ours and the first that is upstream's (or the other
+# way round).
+EDGES: list[tuple[dict[str, Any], str, int, int]] = [
+    (layer(GRU, FP16, 1, 500, 77), "batch", 21, 22),
+    (layer(GRU, FP16, 1, 256, 256), "batch", 139, 140),
+    (layer(GRU, FP16, 1, batch=1), "hidden", 1144, 1152),
+    (layer(GRU, FP16, 2, 500, 101), "batch", 28, 29),
+    (layer(GRU, FP16, 2, 226, 250), "batch", 154, 155),
+    (layer(GRU, FP16, 2, 640, 640), "batch", 5, 6),
+    (layer(GRU, FP16, 2, 400, 400), "batch", 99, 100),
+    (layer(GRU, FP16, 3, 281), "batch", 57, 58),
+    (layer(GRU, FP16, 3, 88), "batch", 9, 10),
+    (layer(GRU, FP16, 3, 576, 576), "batch", 4, 5),
+    (layer(GRU, FP16, 3, 456, 40, **TWO), "batch", 66, 67),
+    (layer(GRU, FP16, 4, 400, 400, **STACK), "batch", 52, 53),
+    (layer(GRU, FP16, 4, 410, 396), "batch", 5, 6),
+    (layer(GRU, FP16, 4, 608, 608), "batch", 2, 3),
+    (layer(GRU, BF16, 3, 410, 395), "batch", 23, 24),
+    (layer(LSTM, FP16, 1, 304, 304), "batch", 97, 98),
+    (layer(LSTM, FP16, 1, 216, 64, **TWO), "batch", 199, 200),
+    (layer(LSTM, FP16, 1, 560, 864), "batch", 15, 17),
+    (layer(LSTM, FP16, 1, batch=1), "hidden", 1176, 1184),
+    (layer(LSTM, FP16, 2, 200, 200), "batch", 181, 182),
+    (layer(LSTM, FP16, 2, 360, 60), "batch", 66, 67),
+    (layer(LSTM, FP16, 3, 288, 616, **TWO), "batch", 43, 44),
+    (layer(LSTM, FP16, 3, 96), "batch", 12, 13),
+    (layer(LSTM, FP16, 3, 256, 264), "batch", 79, 80),
+    (layer(LSTM, FP16, 3, inputs=600, batch=2, **TWO), "hidden", 640, 648),
+    (layer(LSTM, FP16, 4, 408, 408), "batch", 4, 5),
+    (layer(LSTM, FP16, 4, 264, 264), "batch", 80, 81),
+    (layer(LSTM, FP16, 4, batch=13), "hidden", 89, 88),
+    (layer(LSTM, FP16, 6, 40, batch=8), "steps", 7, 6),
+    (layer(RELU, FP16, 5, batch=8), "hidden", 48, 40),
+    (layer(TANH, FP16, 1, 620, 639), "batch", 26, 27),
+    (layer(RELU, FP16, 1, 1072, 1072), "batch", 42, 43),
+    (layer(TANH, FP16, 1, 600, 600), "batch", 111, 112),
+    (layer(TANH, FP16, 2, 520, 520), "batch", 73, 74),
+    (layer(RELU, FP16, 3, inputs=776, batch=2, **TWO), "hidden", 768, 776),
+    (layer(TANH, FP16, 4, 576, 576), "batch", 28, 29),
+    (layer(TANH, FP16, 4, 560, 560), "batch", 175, 176),
+    (layer(TANH, FP16, 4, 128), "batch", 63, 64),
+    (layer(TANH, BF16, 4, 416, 416), "batch", 202, 203),
+    (layer(GRU, FP32, 1, 1151, 456, **STACK), "batch", 3, 4),
+    (layer(GRU, FP32, 1, 224, 224, **TWO), "batch", 160, 168),
+    (layer(GRU, FP32, 1, inputs=432, batch=24), "hidden", 800, 808),
+    (layer(GRU, FP32, 2, 256), "batch", 21, 22),
+    (layer(GRU, FP32, 2, 480, **STACK), "batch", 4, 5),
+    (layer(GRU, FP32, 2, 407, 400), "batch", 5, 6),
+    (layer(GRU, FP32, 2, inputs=1000, batch=1), "hidden", 992, 1008),
+    (layer(GRU, FP32, 3, 256, **STACK), "batch", 15, 16),
+    (layer(GRU, FP32, 3, 368, 368), "batch", 123, 124),
+    (layer(GRU, FP32, 4, 280, **STACK), "batch", 29, 30),
+    (layer(GRU, FP32, 4, 448, 448), "batch", 3, 4),
+    (layer(LSTM, FP32, 1, 568, 568), "batch", 16, 17),
+    (layer(LSTM, FP32, 1, inputs=1136, batch=9), "hidden", 1104, 1120),
+    (layer(LSTM, FP32, 2, batch=1, **STACK), "hidden", 256, 264),
+    (layer(LSTM, FP32, 2, 264, **TWO), "batch", 13, 14),
+    (layer(LSTM, FP32, 2, 193, **TWO), "batch", 24, 25),
+    (layer(LSTM, FP32, 2, 256), "batch", 34, 35),
+    (layer(LSTM, FP32, 2, 257), "batch", 32, 33),
+    (layer(LSTM, FP32, 3, 256, **STACK), "batch", 19, 20),
+    (layer(LSTM, FP32, 3, 384), "batch", 63, 64),
+    (layer(LSTM, FP32, 3, 592, 352), "batch", 15, 16),
+    (layer(LSTM, FP32, 4, 264, **STACK), "batch", 39, 40),
+    (layer(LSTM, FP32, 4, 264, **TWO), "batch", 22, 23),
+    (layer(LSTM, FP32, 4, 400, **STACK), "batch", 3, 4),
+    (layer(TANH, FP32, 1, 1040, 392), "batch", 3, 4),
+    (layer(RELU, FP32, 1, 544, 544), "batch", 91, 92),
+    (layer(TANH, FP32, 2, 1048, batch=1), "inputs", 952, 960),
+    (layer(TANH, FP32, 3, 114), "batch", 2, 3),
+]
+
+
+@pytest.mark.parametrize(("sizes", "name", "ours", "upstreams"), EDGES, ids=names)
+def test_edge(sizes: dict[str, Any], name: str, ours: int, upstreams: int) -> None:
+    assert ask_layer(**sizes | {name: ours}) == ""
+    assert ask_layer(**sizes | {name: upstreams}) == FEW
+
+
+def test_rows_that_are_no_vectors() -> None:
+    """The same products in rows of whole vectors are ours."""
+    assert ask_layer(**layer(GRU, FP16, 1, 500, 77, batch=22)) == FEW
+    assert ask_layer(**layer(GRU, FP16, 1, 504, 80, batch=22)) == ""
+    assert ask_layer(**layer(TANH, FP32, 3, 114, batch=3)) == FEW
+    assert ask_layer(**layer(TANH, FP32, 3, 116, batch=3)) == ""
+
+
+def test_the_table_is_of_graphs_and_of_forwards_alone() -> None:
+    step = layer(LSTM, FP16, 1, 304, 304, batch=98)
+    assert ask_layer(**step) == FEW
+    assert ask_layer(**step, captured=False) == ""
+    x = meta(1, 98, 304, dtype=FP16).requires_grad_()
+    assert ask_layer(**step, train=True, input=x) != FEW
