@@ -170,7 +170,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/rnn/cell_step.cuh",
         "const int row = row0 + lane / kLanes;",
         "const int row = row0 + (lane / kLanes ^ 1);",
-        ("tests/ops/rnn/test_recurrence_on_host.py", "tests/ops/rnn/test_gru_cell.py"),
+        ("tests/ops/rnn/test_gru_cell_on_host.py", "tests/ops/rnn/test_cells_on_host.py"),
     ),
     (
         "gru: four steps are four launches",
