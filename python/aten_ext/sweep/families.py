@@ -18,6 +18,7 @@ FAMILIES = {
     "gru_cell": 50,
     "rnn_training": 150,
     "rnn_packed": 60,
+    "rnn_short": 100,
     "rnn_cpu": 300,
     "fused_adam": 30,
 }

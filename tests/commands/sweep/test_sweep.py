@@ -92,6 +92,20 @@ def test_cases_of_a_gpu_can_be_made(family: str) -> None:
     assert kinds == {True, False}
 
 
+def test_short_sequences() -> None:
+    """Half of them have up to four steps; a quarter are in fp32 and beyond what a cluster of blocks takes."""
+    drawn = list(families.draw(["rnn_short"], "cuda", 2, 200))
+    steps = [int(found[1]) for c in drawn if (found := re.search(r"\bT=(\d+)", c.name))]
+    hidden = [int(found[1]) for c in drawn if (found := re.search(r"\bH=(\d+)", c.name))]
+    assert len(steps) == len(hidden) == len(drawn) == 200
+    assert 80 < sum(t <= 4 for t in steps) < 125 and max(steps) <= 50
+    large = [c.dtype for c, t, h in zip(drawn, steps, hidden, strict=True) if t > 16 or (t > 4 and h > 1300)]
+    assert len(large) > 20 and set(large) == {"float32"}
+    for case in drawn:
+        if case.footprint < 1 << 19:
+            case.make("cpu")()
+
+
 def test_layouts_of_cat() -> None:
     """Each layout is what its name says, and nothing is all zeros."""
     from aten_ext.sweep.cat import Input
