@@ -77,6 +77,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(GRU, FP32, 4, 280, **STACK), "batch", 29, 30),
     (layer(GRU, FP32, 4, 448, 448), "batch", 3, 4),
     (layer(LSTM, FP32, 1, 568, 568), "batch", 16, 17),
+    (layer(LSTM, FP32, 1, 1001, 1001), "batch", 2, 3),
     (layer(LSTM, FP32, 1, inputs=1136, batch=9), "hidden", 1104, 1120),
     (layer(LSTM, FP32, 2, batch=1, **STACK), "hidden", 256, 264),
     (layer(LSTM, FP32, 2, 264, **TWO), "batch", 13, 14),
