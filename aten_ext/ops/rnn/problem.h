@@ -25,6 +25,12 @@ constexpr PieceLimits kPiecesInTraining{int64_t{32} << 20, 12, 5'000'000'000};
 // and a state for each row in the tensors' dtype.
 constexpr PieceLimits kPiecesOfForward{int64_t{64} << 20, 32, 2'000'000'000};
 
+// Whether rows of the input and of the state are whole vectors of 16 bytes.
+constexpr bool are_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {
+  const int64_t vector = sixteen_bits ? 8 : 4;
+  return input % vector == 0 && hidden % vector == 0;
+}
+
 struct RnnProblem {
   Cell cell;
   Dtype dtype;
@@ -49,10 +55,8 @@ struct RnnProblem {
   bool is_16_bits() const {
     return dtype != Dtype::Float;
   }
-  // Whether rows of the input and of the state are whole vectors of 16 bytes.
   bool has_vectors() const {
-    const int64_t vector = is_16_bits() ? 8 : 4;
-    return sequence.features % vector == 0 && hidden % vector == 0;
+    return are_vectors(is_16_bits(), sequence.features, hidden);
   }
   // Whether something is dropped between two layers.
   bool drops() const {

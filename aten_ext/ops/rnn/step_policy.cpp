@@ -99,14 +99,8 @@ bool is_small_fma_step(int64_t batch, double weights) {
   return batch <= kFmaStepRows || (batch <= kFmaStepRowsOfFewWeights && weights <= kFewWeights);
 }
 
-// Rows of vectors of 16 bytes. Tensor cores read others element by element.
-bool has_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {
-  const int64_t vector = sixteen_bits ? 8 : 4;
-  return input % vector == 0 && hidden % vector == 0;
-}
-
 bool is_short(const FmaStepProducts& most, int64_t batch, int64_t input, int64_t hidden, double products) {
-  const double most_products = !has_vectors(false, input, hidden) ? most.without_vectors
+  const double most_products = !are_vectors(false, input, hidden) ? most.without_vectors
                                : batch <= kEightRows              ? most.eight_rows
                                                                   : most.more_rows;
   return input + hidden <= kMaxFmaStepColumns &&
@@ -179,7 +173,7 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
   const bool one = sizes.steps == 1;
   const double weights = weights_of_direction * sizes.directions;
   const double products = static_cast<double>(sizes.batch) * weights;
-  const bool vectors = has_vectors(sizes.sixteen_bits, sizes.problem.sequence.features, sizes.hidden);
+  const bool vectors = sizes.problem.has_vectors();
   if (sizes.sixteen_bits) {
     return (vectors || sizes.batch == 1 || products <= kProductsWithoutVectors[one]) &&
            (one ? products <= most_products(sizes.problem.dtype, sizes.batch, weights)
@@ -214,7 +208,7 @@ bool plan_steps(const Sizes& sizes, bool& tf32) {
     return plan_steps_of_others(sizes, weights, tf32);
   }
   if (sizes.sixteen_bits) {
-    const bool vectors = has_vectors(true, sizes.problem.sequence.features, sizes.hidden);
+    const bool vectors = sizes.problem.has_vectors();
     if (!vectors && sizes.batch > 1 && products > kGruProductsWithoutVectors) {
       return false;
     }
@@ -244,7 +238,7 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
   if (cell != Cell::Gru && cell != Cell::Lstm && batch > kRnnCellRows) {
     return false;
   }
-  const bool slow = cell != Cell::Gru && batch > 1 && !has_vectors(true, input, hidden);
+  const bool slow = cell != Cell::Gru && batch > 1 && !are_vectors(true, input, hidden);
   const double most = slow                 ? kProductsWithoutVectors[0]
                       : cell == Cell::Lstm ? most_products(Dtype::BFloat16, batch, weights)
                                            : kCellProducts;
