@@ -111,6 +111,33 @@ def test_rows_that_are_no_vectors() -> None:
     assert ask_layer(**layer(TANH, FP32, 3, 116, batch=3)) == ""
 
 
+def test_what_cudnn_keeps_on_the_chip() -> None:
+    on_chip = "layer that cuDNN keeps on the chip"
+    assert ask_layer(**layer(LSTM, FP32, 5, 86, batch=14)) == on_chip
+    assert ask_layer(**layer(LSTM, FP32, 5, 88, batch=14)) == ""
+    assert ask_layer(**layer(GRU, FP32, 5, 32, batch=6)) == ""
+    assert ask_layer(**layer(GRU, FP32, 5, 32, batch=7)) == on_chip
+
+
+def test_one_step_in_training() -> None:
+    """The rows of upstream_facts.h that random calls added: both sides of an edge of each."""
+    kept = "layer that upstream trains in less time"
+
+    def answer(
+        mode: int, dtype: torch.dtype, hidden: int, inputs: int = 8, batch: int = 2, layers: int = 1
+    ) -> str:
+        x = meta(1, batch, inputs, dtype=dtype).requires_grad_()
+        sizes = layer(mode, dtype, 1, hidden, inputs, batch=batch, layers=layers)
+        return ask_layer(**sizes, train=True, input=x)
+
+    assert [answer(LSTM, BF16, 32, i) for i in (576, 600)] == ["", kept]
+    assert [answer(GRU, FP16, h, layers=2) for h in (97, 96)] == ["", kept]
+    assert [answer(LSTM, FP32, h, layers=2) for h in (17, 16)] == ["", kept]
+    assert [answer(TANH, FP32, h) for h in (1016, 1024)] == ["", kept]
+    assert [answer(TANH, BF16, h, batch=64, layers=3) for h in (17, 16)] == ["", kept]
+    assert [answer(GRU, BF16, h, batch=24) for h in (17, 16)] == ["", kept]
+
+
 def test_the_table_is_of_graphs_and_of_forwards_alone() -> None:
     step = layer(LSTM, FP16, 1, 304, 304, batch=98)
     assert ask_layer(**step) == FEW
