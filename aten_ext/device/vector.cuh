@@ -75,6 +75,24 @@ __device__ __forceinline__ void load_vector(T (&to)[Vector<T>::kSize], const T* 
   memcpy(&to, &bits, sizeof(bits));
 }
 
+// kCount elements side by side in one load: `from` is aligned to all of their bytes, 16 at most.
+template <int kCount, typename T>
+__device__ __forceinline__ void load_elements(T (&to)[kCount], const T* from) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  static_assert(kCount == 1 || kBytes == 4 || kBytes == 8 || kBytes == 16);
+  if constexpr (kCount == 1) {
+    to[0] = *from;
+  } else if constexpr (kBytes == 4) {
+    const auto bits = *reinterpret_cast<const uint32_t*>(from);
+    memcpy(&to, &bits, sizeof(bits));
+  } else if constexpr (kBytes == 8) {
+    const auto bits = *reinterpret_cast<const uint2*>(from);
+    memcpy(&to, &bits, sizeof(bits));
+  } else {
+    load_vector(to, from);
+  }
+}
+
 template <typename T>
 __device__ __forceinline__ void store_vector(T* to, const T (&from)[Vector<T>::kSize]) {
   uint4 bits;

@@ -173,6 +173,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/ops/rnn/test_gru_cell_on_host.py", "tests/ops/rnn/test_cells_on_host.py"),
     ),
     (
+        "gru: a vector that begins between two vectors is read as one",
+        "aten_ext/ops/rnn/one_row.cuh",
+        " | reinterpret_cast<uintptr_t>(vector) |\n",
+        " |\n",
+        ("tests/ops/rnn/test_gru_cell_on_host.py::test_a_tensor_that_begins_between_two_vectors",),
+    ),
+    (
+        "gru: whole vectors are taken for granted",
+        "aten_ext/ops/rnn/cell_step.cuh",
+        "bytes |= reinterpret_cast<uintptr_t>(pointer);",
+        "bytes |= 0 * reinterpret_cast<uintptr_t>(pointer);",
+        ("tests/ops/rnn/test_gru_cell_on_host.py::test_a_tensor_that_begins_between_two_vectors",),
+    ),
+    (
+        "gru: groups of an odd row are those of its neighbour lane",
+        "aten_ext/ops/rnn/one_row.cuh",
+        "multiply_groups<Cell, kHidden, 1, 8>(sums, row, vector, lane, lanes, length);",
+        "multiply_groups<Cell, kHidden, 1, 8>(sums, row, vector, lane, lanes - 1, length);",
+        ("tests/ops/rnn/test_gru_cell_on_host.py::test_cell",),
+    ),
+    (
         "gru: four steps are four launches",
         "aten_ext/ops/rnn/step_policy.cpp",
         "return !problem.differentiated && is_in(kShorterInOneLaunch, problem);",

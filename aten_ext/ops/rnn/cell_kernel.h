@@ -25,8 +25,9 @@ constexpr int code_of(Math math) {
 }
 
 // Up to so many units (of both directions) all warps of a block share one: with a warp each they would not
-// fill 132 SMs with loads.
+// fill 132 SMs with loads. Several rows of a GRU of 2048 units take 41 us so, and 75 with a warp each.
 constexpr int64_t kUnitsToSplit = 1024;
+constexpr int64_t kUnitsToSplitOfGruRows = 4096;
 // Columns below which a quarter of them is less than one load a lane.
 constexpr int64_t kColumnsToSplit = 256;
 // Rows of the batch that a read of the weights serves with multiply-adds; in fp32, of more rows, twice as
@@ -46,7 +47,9 @@ constexpr CellKernel cell_kernel(Cell cell, Dtype dtype, bool tf32, int64_t batc
   const bool enough_warps = cell == Cell::Gru && units >= kUnitsOfFma;
   const bool fma = dtype == Dtype::Float ? !tf32 : batch == 1 || (batch <= kSeveralRows && enough_warps);
   if (fma) {
-    const bool split = units <= kUnitsToSplit && hidden + input >= kColumnsToSplit;
+    const int64_t most =
+        cell == Cell::Gru && batch > 1 && dtype == Dtype::Float ? kUnitsToSplitOfGruRows : kUnitsToSplit;
+    const bool split = units <= most && hidden + input >= kColumnsToSplit;
     const int64_t rows = batch == 1 ? 1 : batch <= kSeveralRows ? kSeveralRows : kRowsOfFp32;
     return {Math::Fma, static_cast<uint8_t>(rows), static_cast<uint8_t>(split ? 4 : 1), 0};
   }

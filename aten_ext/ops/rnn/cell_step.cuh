@@ -2,8 +2,9 @@
 // gates. Formula: ops/rnn/cells.cuh.
 //
 // A hidden unit needs kGates rows of W_ih, as many of W_hh and all of x and h, and nothing of another unit's
-// result: a warp (or four, which split the columns) has a unit, reads its rows once, 16 bytes a lane, and no
-// block waits for another. The order of every sum is fixed: the same input gives the same bits.
+// result: a warp (or four, which split the columns) has a unit, reads its rows once, 16 bytes a lane where
+// they are whole vectors, and no block waits for another. The order of every sum is fixed: the same input
+// gives the same bits.
 //
 // This for one row, and in fp32 for a few; several rows on tensor cores are in ops/rnn/cell_mma.cuh.
 //
@@ -17,6 +18,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/math.h"
 #include "device/sync.cuh"
@@ -24,6 +26,7 @@
 #include "ops/rnn/cell_mma.cuh"
 #include "ops/rnn/cell_step.h"
 #include "ops/rnn/cells.cuh"
+#include "ops/rnn/one_row.cuh"
 #include "ops/rnn/reduce.cuh"
 
 namespace aten_ext::cuda {
@@ -101,7 +104,9 @@ __device__ __forceinline__ void multiply(Sums<Cell, kRows>& sums, const T* matri
 }
 
 // Grid: [hidden units / units of a block, directions, rows of the batch / kRows]. kSplit warps share a unit.
-template <typename Cell, typename T, int kRows, int kSplit>
+// kNarrow, of one row of the batch: not all rows of the matrices are whole vectors. A kernel of its own, for
+// it needs more registers.
+template <typename Cell, typename T, int kRows, int kSplit, bool kNarrow>
 __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __grid_constant__ CellParams p) {
   constexpr int kSums = Cell::kSums;
   constexpr int kLanes = 32 / kRows;  // that have the sums of the same row in the end
@@ -130,6 +135,8 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
 
   Sums<Cell, kRows> sums = {};
   if (exists) {
+    const auto* const w_ih = static_cast<const T*>(d.w_ih);
+    const auto* const w_hh = static_cast<const T*>(d.w_hh);
     const T* x[kRows];
     const T* h[kRows];
 #pragma unroll
@@ -138,10 +145,19 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
       x[r] = static_cast<const T*>(d.x) + of_batch * p.x_row;
       h[r] = static_cast<const T*>(d.h) + of_batch * p.h_row;
     }
-    multiply<Cell, T, kRows, false>(sums, static_cast<const T*>(d.w_ih), x, unit, hidden, p.input,
-                                    split * 32 + lane, kSplit * 32);
-    multiply<Cell, T, kRows, true>(sums, static_cast<const T*>(d.w_hh), h, unit, hidden, hidden,
-                                   split * 32 + lane, kSplit * 32);
+    const int part = split * 32 + lane;
+    constexpr int kParts = kSplit * 32;
+    // A warp alone with vectors of fp32 has few of them: an unrolled loop would leave registers unused.
+    constexpr bool kOneRow = kNarrow || (kRows == 1 && kSplit == 1 && sizeof(T) == sizeof(float));
+    if constexpr (kOneRow) {
+      multiply_row<Cell, false, !kNarrow, (kSplit > 1)>(sums.value[0], w_ih, x[0], unit, hidden, p.input,
+                                                        part, kParts);
+      multiply_row<Cell, true, !kNarrow, (kSplit > 1)>(sums.value[0], w_hh, h[0], unit, hidden, hidden, part,
+                                                       kParts);
+    } else {
+      multiply<Cell, T, kRows, false>(sums, w_ih, x, unit, hidden, p.input, part, kParts);
+      multiply<Cell, T, kRows, true>(sums, w_hh, h, unit, hidden, hidden, part, kParts);
+    }
   }
   reduce_over_team<32>(sums.value, lane);
   float (&sum)[kSums] = sums.value[0];
@@ -176,33 +192,52 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-template <typename Cell, typename T, int kRows, int kSplit>
+// Whether all rows that a kernel for one row of the batch reads are whole vectors of 16 bytes.
+template <typename T>
+bool has_vectors(const CellParams& p) {
+  uintptr_t bytes = static_cast<uintptr_t>(p.input | p.hidden) * sizeof(T);
+  for (int i = 0; i < p.directions; ++i) {
+    const CellDirection& d = p.direction[i];
+    for (const void* pointer : {d.w_ih, d.w_hh, d.x, d.h}) {
+      bytes |= reinterpret_cast<uintptr_t>(pointer);
+    }
+  }
+  return bytes % 16 == 0;
+}
+
+template <typename Cell, typename T, int kRows, int kSplit, bool kNarrow = false>
 cudaError_t launch_rows(const CellParams& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(p.hidden, kCellFmaWarps / kSplit)),
                         static_cast<unsigned>(p.directions), static_cast<unsigned>(ceil_div(p.batch, kRows)));
   config.blockDim = dim3(kCellFmaWarps * 32);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, rnn_cell_kernel<Cell, T, kRows, kSplit>, p);
+  return cudaLaunchKernelEx(&config, rnn_cell_kernel<Cell, T, kRows, kSplit, kNarrow>, p);
 }
 
-template <typename Cell, typename T, int kRows>
+template <typename Cell, typename T, int kRows, bool kNarrow = false>
 cudaError_t launch_split(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
-  return kernel.split == 1 ? launch_rows<Cell, T, kRows, 1>(p, stream)
-                           : launch_rows<Cell, T, kRows, kCellFmaWarps>(p, stream);
+  return kernel.split == 1 ? launch_rows<Cell, T, kRows, 1, kNarrow>(p, stream)
+                           : launch_rows<Cell, T, kRows, kCellFmaWarps, kNarrow>(p, stream);
 }
 
 template <typename Cell, typename T>
 cudaError_t launch_fma(const CellParams& p, CellKernel kernel, cudaStream_t stream) {
   if (kernel.rows == 1) {
-    return launch_split<Cell, T, 1>(p, kernel, stream);
+    return has_vectors<T>(p) ? launch_split<Cell, T, 1>(p, kernel, stream)
+                             : launch_split<Cell, T, 1, true>(p, kernel, stream);
   }
-  if constexpr (sizeof(T) == sizeof(float)) {  // 16 bits of more rows are the tensor cores'
+  // 16 bits of more rows are the tensor cores', but for few of a large GRU (cell_kernel.h).
+  if constexpr (sizeof(T) == sizeof(float)) {
     if (kernel.rows == kRowsOfFp32) {
       return launch_split<Cell, T, kRowsOfFp32>(p, kernel, stream);
     }
   }
-  return launch_split<Cell, T, kSeveralRows>(p, kernel, stream);
+  if constexpr (sizeof(T) == sizeof(float) || std::is_same_v<Cell, GruCell>) {
+    return launch_split<Cell, T, kSeveralRows>(p, kernel, stream);
+  } else {
+    return cudaErrorInvalidValue;
+  }
 }
 
 template <typename Cell, typename Element, int kTiles, int kBatch>

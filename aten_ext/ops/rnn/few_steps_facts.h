@@ -10,6 +10,7 @@ namespace aten_ext::cuda {
 // In inference a short sequence of a small GRU takes cuDNN 10 us, its GEMM included, ours 11 to 14.
 constexpr LayersInRanges kKeptInInference[] = {
     {kGru, kFp32, kOne, kAny, {2, 32}, {14, 36}, at_least(7)},
+    {kGru, kFp32, kOne, at_least(3), {9, 14}, {265, 288}, at_least(48)},
 };
 
 // Up to four steps: one launch of cuDNN's takes 6 to 8 us.
@@ -28,7 +29,7 @@ constexpr LayersInRanges kKeptForFewSteps[] = {
 };
 
 // The same of a forward without gradients, where ours has a launch for each step, or loads its weights into
-// registers for a few: of 12,000 random calls on an H100 those that the other rules take and that upstream
+// registers for a few: of 16,000 random calls on an H100 those that the other rules take and that upstream
 // runs in less time, with as little as could be beside them.
 constexpr LayersInRanges kKeptWithoutGradients[] = {
     // cells, dtypes, directions, layers, steps, hidden, batch, rows, weights, products
@@ -42,7 +43,7 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     without_vectors({kGru, kFp16, kAny, kAny, {3, 3}, at_least(280), kAny, kAny, kAny, at_least(14)}),
     {kGru, kFp16, kOne, kAny, {3, 3}, {65, 88}, at_least(10)},
     {kGru, kFp16, kAny, kAny, {3, 3}, kAny, kAny, kAny, at_least(1990), at_least(9)},
-    without_vectors({kGru, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(990), at_least(5)}),
+    without_vectors({kGru, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(890), at_least(4.3)}),
     {kGru, kFp16, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(2200), at_least(5)},
     {kGru, kFp16, kAny, kSeveral, {4, 4}, kAny, kAny, kAny, kAny, at_least(50)},
     {kGru, kFp16, kTwo, kAny, {3, 3}, kAny, kAny, kAny, kAny, at_least(45)},
@@ -71,12 +72,15 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     {kRnn, kFp16, kOne, kAny, {4, 4}, {81, 128}, at_least(64)},
     {kRnn, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(80)},
     {kGru, kFp32, kAny, kAny, kTwo, {225, 512}, at_least(22)},
-    without_vectors({kGru, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(27)}),
+    without_vectors({kGru, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(20)}),
     without_vectors({kLstm, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(20)}),
     {kGru, kFp32, kAny, kSeveral, {3, 3}, {231, 512}, at_least(16)},
     {kGru, kFp32, kOne, kAny, {3, 3}, {257, 512}, kAny, kAny, kAny, at_least(100)},
     {kGru, kFp32, kAny, kSeveral, {4, 4}, {257, 352}, at_least(30)},
     without_vectors({kGru, kFp32, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(980), at_least(5.3)}),
+    without_vectors({kGru, kFp32, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(2000), at_least(4)}),
+    without_vectors({kGru, kFp32, kAny, kAny, {3, 3}, {385, 480}, at_least(5)}),
+    {kGru, kFp32, kAny, kSeveral, {4, 4}, kAny, kAny, kAny, at_least(700), at_least(6)},
     {kGru, kFp32, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(1200), at_least(4.5)},
     {kGru, kFp32, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(6000)},
     {kGru, kFp32, kTwo, kAny, kOne, kAny, kAny, kAny, kAny, at_least(50)},
@@ -99,14 +103,49 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     {kRnn, kFp32, kAny, kAny, kTwo, at_least(1030), kAny, kAny, at_least(2100)},
     without_vectors({kRnn, kFp32, kOne, kAny, {3, 3}, {90, 130}, at_least(3)}),
     {kRnn, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(54)},
+    {kGru, kFp16, kAny, kAny, kOne, at_least(1100), at_least(2)},
+    {kGru, kFp16, kTwo, kSeveral, kTwo, at_least(640), kAny, kAny, kAny, at_least(9.5)},
+    {kGru, kFp16, kAny, at_least(3), {3, 3}, kAny, kAny, kAny, at_least(1200), at_least(5)},
+    {kGru, kFp16, kAny, at_least(3), {4, 4}, kAny, kAny, kAny, at_least(1500), at_least(10)},
+    {kLstm, kFp16, kAny, kAny, kOne, at_least(1090), at_least(4)},
+    without_vectors({kLstm, kFp16, kAny, kAny, kOne, at_least(1090), at_least(2)}),
+    without_vectors({kLstm, kFp16, kAny, kSeveral, kTwo, kAny, at_least(8), kAny, at_least(1800)}),
+    without_vectors({kLstm, kFp16, kAny, kSeveral, {4, 4}, kAny, kAny, kAny, at_least(1700), at_least(5)}),
+    {kLstm, kFp32, kOne, kAny, kOne, kAny, at_least(2), kAny, at_least(19000)},
+    without_vectors({kLstm, kFp32, kOne, kSeveral, kOne, kAny, at_least(2), kAny, {5300, 6100}}),
+    without_vectors({kRnn, kFp32, kTwo, kAny, kOne, kAny, at_least(4), kAny, at_least(1100)}),
+    without_vectors({kRnn, kFp32, kAny, kSeveral, kTwo, kAny, kAny, kAny, kAny, at_least(3)}),
+    without_vectors({kRnn, kFp32, kAny, at_least(3), {4, 4}, at_least(440)}),
+    {kRnn, kFp32, kOne, at_least(3), {4, 4}, {840, 900}, at_least(4)},
+    without_vectors({kRnn, kFp16, kTwo, kAny, kOne, kAny, kAny, kAny, at_least(1500), at_least(12)}),
+    without_vectors({kRnn, kFp16, kAny, kAny, {3, 3}, at_least(1400)}),
+    without_vectors({kGru, kFp16, kAny, kAny, kTwo, at_least(250), kAny, kAny, kAny, at_least(35)}),
+    {kGru, kFp16, kAny, kAny, {4, 4}, at_least(701), kAny, kAny, kAny, at_least(38)},
+    {kGru, kFp16, kAny, kAny, {3, 3}, kAny, kAny, kAny, at_least(4000), at_least(8.5)},
+    without_vectors({kGru, kFp32, kTwo, kSeveral, kOne, kAny, kAny, kAny, kAny, at_least(14)}),
+    {kGru, kFp32, kOne, kOne, kTwo, {257, 512}, kAny, kAny, at_least(1700), at_least(13)},
+    without_vectors({kRnn, kFp32, kAny, kAny, kOne, at_least(1030), kAny, kAny, kAny, at_least(4.6)}),
+    {kRnn, kFp32, kAny, kSeveral, kTwo, {440, 512}, at_least(50)},
 };
+
+// Packed, all rows as long. Upstream takes none of its persistent kernels for it, and a launch for each step.
+constexpr LayersInRanges kKeptOfEqualSteps[] = {
+    {kAnyCell, kFp16, kAny, kAny, {2, 4}, kAny, kAny, kAny, kAny, at_least(15)},
+};
+
+// One step is what it would be padded.
+inline bool is_step_by_step(const RnnProblem& problem) {
+  return problem.given_packed && problem.sequence.steps > 1;
+}
 
 inline bool is_kept_for_few_steps(const RnnProblem& problem) {
   return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem));
 }
 
 inline bool is_kept_without_gradients(const RnnProblem& problem) {
-  return !problem.differentiated && is_in(kKeptWithoutGradients, problem);
+  return !problem.differentiated &&
+         (is_step_by_step(problem) ? !problem.sequence.is_packed() && is_in(kKeptOfEqualSteps, problem)
+                                   : is_in(kKeptWithoutGradients, problem));
 }
 
 }  // namespace aten_ext::cuda

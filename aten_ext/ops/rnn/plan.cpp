@@ -354,10 +354,10 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (by_gpu && is_kept_packed(problem)) {
     return "packed sequence that upstream runs in less time";
   }
-  if (by_gpu && !problem.given_packed && is_kept_for_few_steps(problem)) {
+  if (by_gpu && !is_step_by_step(problem) && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
-  if (by_gpu && !problem.given_packed && is_kept_without_gradients(problem)) {
+  if (by_gpu && is_kept_without_gradients(problem)) {
     return "few steps that upstream runs in less time";
   }
   bool tf32 = false;

@@ -22,6 +22,7 @@ def layer(
 
 TWO: dict[str, Any] = {"bidirectional": True}
 STACK: dict[str, Any] = {"layers": 2}
+THREE: dict[str, Any] = {"layers": 3}
 
 # Sizes, the one that changes, and its last value that is ours and the first that is upstream's (or the other
 # way round).
@@ -38,7 +39,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(GRU, FP16, 3, 576, 576), "batch", 4, 5),
     (layer(GRU, FP16, 3, 456, 40, **TWO), "batch", 66, 67),
     (layer(GRU, FP16, 4, 400, 400, **STACK), "batch", 52, 53),
-    (layer(GRU, FP16, 4, 410, 396), "batch", 5, 6),
+    (layer(GRU, FP16, 4, 410, 396), "batch", 4, 5),
     (layer(GRU, FP16, 4, 608, 608), "batch", 2, 3),
     (layer(GRU, BF16, 3, 410, 395), "batch", 23, 24),
     (layer(LSTM, FP16, 1, 304, 304), "batch", 97, 98),
@@ -65,7 +66,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(TANH, FP16, 4, 560, 560), "batch", 175, 176),
     (layer(TANH, FP16, 4, 128), "batch", 63, 64),
     (layer(TANH, BF16, 4, 416, 416), "batch", 202, 203),
-    (layer(GRU, FP32, 1, 1151, 456, **STACK), "batch", 3, 4),
+    (layer(GRU, FP32, 1, 1151, 456, **STACK), "batch", 2, 3),
     (layer(GRU, FP32, 1, 224, 224, **TWO), "batch", 160, 168),
     (layer(GRU, FP32, 1, inputs=432, batch=24), "hidden", 800, 808),
     (layer(GRU, FP32, 2, 256), "batch", 21, 22),
@@ -94,6 +95,34 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(RELU, FP32, 1, 544, 544), "batch", 91, 92),
     (layer(TANH, FP32, 2, 1048, batch=1), "inputs", 952, 960),
     (layer(TANH, FP32, 3, 114), "batch", 2, 3),
+    (layer(GRU, FP16, 1, batch=2), "hidden", 1096, 1104),
+    (layer(GRU, FP16, 2, 744, 744, **STACK, **TWO), "batch", 1, 2),
+    (layer(GRU, FP16, 3, 404, 638, **THREE), "batch", 3, 4),
+    (layer(GRU, FP16, 4, 560, 560, **THREE), "batch", 5, 6),
+    (layer(GRU, FP16, 4, 386, 230, **STACK), "batch", 4, 5),
+    (layer(GRU, FP16, 4, 704, 8), "batch", 25, 26),
+    (layer(GRU, FP16, 3, 1096, 224), "batch", 1, 2),
+    (layer(GRU, FP16, 2, 256, 68), "batch", 140, 141),
+    (layer(LSTM, FP16, 1, batch=4), "hidden", 1088, 1096),
+    (layer(LSTM, FP16, 1, 1131, 392), "batch", 1, 2),
+    (layer(LSTM, FP16, 2, 486, 486, **STACK), "batch", 7, 8),
+    (layer(LSTM, FP16, 4, 500, 48, **STACK), "batch", 2, 3),
+    (layer(LSTM, FP32, 1, batch=2), "hidden", 2172, 2180),
+    (layer(LSTM, FP32, 1, 863, 863, **STACK), "batch", 1, 2),
+    (layer(GRU, FP32, 4, 585, 585), "batch", 1, 2),
+    (layer(GRU, FP32, 3, 411, 88), "batch", 4, 5),
+    (layer(GRU, FP32, 4, 360, 240, **STACK), "batch", 7, 8),
+    (layer(GRU, FP32, 4, 448, 448, **STACK), "batch", 3, 4),
+    (layer(GRU, FP32, 1, 909, 909, **STACK, **TWO), "batch", 1, 2),
+    (layer(GRU, FP32, 2, 320, 1504), "batch", 7, 8),
+    (layer(TANH, FP32, 1, 913, 913, **STACK, **TWO), "batch", 3, 4),
+    (layer(TANH, FP32, 2, 505, 505, **STACK), "batch", 5, 6),
+    (layer(TANH, FP32, 4, batch=4, **THREE), "hidden", 439, 441),
+    (layer(TANH, FP32, 4, 848, 848, **THREE), "batch", 3, 4),
+    (layer(RELU, FP32, 2, 448, 8, **STACK), "batch", 49, 50),
+    (layer(TANH, FP32, 1, batch=1, inputs=2), "hidden", 2142, 2144),
+    (layer(RELU, FP16, 1, 1168, 131, **TWO), "batch", 7, 8),
+    (layer(RELU, FP16, 3, batch=2), "hidden", 1400, 1402),
 ]
 
 
@@ -109,6 +138,26 @@ def test_rows_that_are_no_vectors() -> None:
     assert ask_layer(**layer(GRU, FP16, 1, 504, 80, batch=22)) == ""
     assert ask_layer(**layer(TANH, FP32, 3, 114, batch=3)) == FEW
     assert ask_layer(**layer(TANH, FP32, 3, 116, batch=3)) == ""
+
+
+def packed(dtype: torch.dtype, steps: int, hidden: int, batch: int) -> str:
+    """The answer for a GRU of packed rows that are all as long."""
+    x = meta(steps * batch, 8, dtype=dtype)
+    return ask_layer(**layer(GRU, dtype, steps, hidden, batch=batch), input=x, batch_sizes=[batch] * steps)
+
+
+def test_packed_rows_that_are_all_as_long() -> None:
+    """One step is what it would be padded; of several upstream has a launch each."""
+    assert [packed(FP16, 1, h, 2) for h in (1096, 1104)] == ["", FEW]
+    assert [packed(FP16, 2, 1000, b) for b in (4, 5)] == ["", FEW]
+    assert ask_layer(**layer(GRU, FP16, 2, 1000, batch=4)) == ""
+    assert packed(BF16, 2, 1000, 8) == ""
+
+
+def test_a_stack_of_a_small_gru() -> None:
+    stack = layer(GRU, FP32, 11, 272, 578, **THREE)
+    assert ask_layer(**stack, batch=47) == ""
+    assert ask_layer(**stack, batch=48) == "layer that cuDNN keeps on the chip"
 
 
 def test_what_cudnn_keeps_on_the_chip() -> None:

@@ -28,7 +28,12 @@ def order(ops: Any, request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-    ("batch", "inputs", "hidden"), [(1, 1, 1), (2, 5, 7), (8, 32, 16), (5, 300, 64), (1, 40, 520)]
+    ("batch", "inputs", "hidden"),
+    [
+        *[(1, 1, 1), (2, 5, 7), (8, 32, 16), (5, 300, 64), (1, 40, 520)],
+        # Groups of two elements and of one, four warps a unit and one; and of two only in one product.
+        *[(1, 2, 6), (3, 18, 10), (1, 302, 66), (1, 301, 67), (4, 290, 34), (1, 303, 66), (1, 304, 67)],
+    ],
 )
 def test_cell(
     ops: Any, order: None, dtype: torch.dtype, bias: bool, batch: int, inputs: int, hidden: int
@@ -57,6 +62,25 @@ def test_cell_of_many_rows(
         hy = torch.ops.aten_ext_on_host.gru_cell(x, h, *(p.detach() for p in cell.parameters()))
         exact = cell.double()(x.double(), h.double())
     assert (hy.double() - exact).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize("which", range(4), ids=["x", "h", "w_ih", "w_hh"])
+def test_a_tensor_that_begins_between_two_vectors(
+    ops: Any, dtype: torch.dtype, batch: int, which: int
+) -> None:
+    """One access for what lies across two would be an error: the emulator ends the process."""
+    torch.manual_seed(0)
+    cell = torch.nn.GRUCell(64, 32).to(dtype).requires_grad_(False)
+    tensors = [torch.randn(batch, 64).to(dtype), torch.randn(batch, 32).to(dtype), *cell.parameters()]
+    for offset in (1, 2):
+        moved = list(tensors)
+        place = torch.empty(tensors[which].numel() + offset, dtype=dtype)[offset:]
+        moved[which] = place.view(tensors[which].shape).copy_(tensors[which])
+        hy = torch.ops.aten_ext_on_host.gru_cell(*moved)
+        exact = torch.gru_cell(*(t.double() for t in tensors))
+        assert (hy.double() - exact).abs().max() < TOLERANCE[dtype]
 
 
 def test_cell_has_one_order_of_sums(ops: Any) -> None:
