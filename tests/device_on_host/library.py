@@ -47,7 +47,9 @@ def cuda_include_folder() -> Path | None:
 
 
 def why_not() -> str | None:
-    """Why nothing can be compiled here, or None."""
+    """Why nothing can be compiled here, or is not to be (ATEN_EXT_ON_HOST=0), or None."""
+    if os.environ.get("ATEN_EXT_ON_HOST") == "0":
+        return "ATEN_EXT_ON_HOST=0"
     if cuda_include_folder() is None:
         return "the headers of the CUDA toolkit are not installed"
     if shutil.which(os.environ.get("CXX", "c++")) is None:
@@ -184,21 +186,10 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compile(name: str, files: list[Path], folder: Path) -> None:
-    generated = folder / "generated"
-    sources = [HERE / name for name in ("runtime.cpp", "launch.cpp", "misuse.cpp")]
-    for file in files:
-        # The compiler decides by the suffix: a .cu is included by a .cpp.
-        wrapper = generated / f"{file.parent.name}_{file.stem}{file.suffix.replace('.', '_')}.cpp"
-        if file.suffix == ".cu":
-            _write(wrapper, f'#include <cuda_runtime.h>\n#include "{file}"\n')
-            sources.append(wrapper)
-        else:
-            sources.append(aten_headers.behind_them(file, wrapper))
+def _flags() -> list[str]:
     include = cuda_include_folder()
     assert include is not None, why_not()
-    folders = [HERE / "include", HERE, SOURCES, generated]
-    flags = [
+    return [
         "-O1",
         "-std=c++20",
         # A CUDA build has the same kernels: without this and -Bsymbolic the loader would take static
@@ -219,16 +210,50 @@ def _compile(name: str, files: list[Path], folder: Path) -> None:
         "-Wno-attributes",
         *os.environ.get("ATEN_EXT_ON_HOST_CFLAGS", "").split(),
     ]
+
+
+def _wrapped(file: Path, generated: Path) -> Path:
+    """What the compiler, which decides by the suffix, takes for ``file``: a .cu is included by a .cpp."""
+    wrapper = generated / f"{file.parent.name}_{file.stem}{file.suffix.replace('.', '_')}.cpp"
+    if file.suffix != ".cu":
+        return aten_headers.behind_them(file, wrapper)
+    _write(wrapper, f'#include <cuda_runtime.h>\n#include "{file}"\n')
+    return wrapper
+
+
+def _build(name: str, sources: list[Path], folder: Path, link: list[str]) -> None:
+    folders = [HERE / "include", HERE, SOURCES, folder / "generated"]
     with _nothing_preloaded(), _alone(folder):
         torch.utils.cpp_extension.load(  # type: ignore[no-untyped-call]
             f"aten_ext_on_host_{name}",
             [str(source) for source in sources],
             extra_include_paths=[*map(str, folders)],
-            extra_cflags=aten_headers.flags(flags),
-            extra_ldflags=["-Wl,-Bsymbolic", *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split()],
+            extra_cflags=aten_headers.flags(_flags()),
+            extra_ldflags=["-Wl,-Bsymbolic", *link, *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split()],
             build_directory=str(folder),
             is_python_module=False,
         )
+
+
+# What every library has a copy of, for it has state: the device, and what the project asks of it.
+_DEVICE = ("runtime.cpp", "launch.cpp", "misuse.cpp")
+_ASKED = ("core/gpu.cpp", "core/tables.cpp", "core/query_gpu.cu")
+
+
+@functools.cache
+def _objects(of_device: bool) -> list[str]:
+    """Object files of these, compiled once for all libraries; the last flag tells the linker of new ones."""
+    folder = _folder("device" if of_device else "asked")
+    files = [HERE / file for file in _DEVICE] if of_device else [SOURCES / file for file in _ASKED]
+    sources = [_wrapped(file, folder / "generated") for file in files]
+    _build(folder.name, sources, folder, [] if of_device else _objects(True))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    written = "-".join(str(file.stat().st_mtime_ns) for file in objects)
+    return [*map(str, objects), f"-Dwritten={written}"]
+
+
+def _compile(name: str, files: list[Path], folder: Path, objects: list[str]) -> None:
+    _build(name, [_wrapped(file, folder / "generated") for file in files], folder, objects)
 
 
 def _folder(name: str) -> Path:
@@ -257,16 +282,16 @@ def load(name: str, *files: str) -> None:
     """
     folder = _folder(name)
     generated = folder / "generated"
-    paths = [SOURCES / file for file in (*files, "core/gpu.cpp", "core/tables.cpp", "core/query_gpu.cu")]
+    paths = [SOURCES / file for file in files]
     families = {file.split("/")[1] for file in files if file.startswith("ops/")}
     _codegen().generate(ROOT / "native_functions_ext.yaml", generated, with_cuda=True, families=families)
     bindings = generated / "bindings.cpp"
     text = "".join(path.read_text() for path in paths)
     _write(bindings, _bindings(text, families) + _CONTROL.replace("NAME", name))
-    _compile(name, [bindings, *paths], folder)
+    _compile(name, [bindings, *paths], folder, [*_objects(True), *_objects(False)])
 
 
 @functools.cache
 def load_selftest() -> None:
     """Compile ``selftest.cu``: ``torch.ops.aten_ext_on_host_selftest``."""
-    _compile("selftest", [HERE / "selftest.cu"], _folder("selftest"))
+    _compile("selftest", [HERE / "selftest.cu"], _folder("selftest"), _objects(True))
