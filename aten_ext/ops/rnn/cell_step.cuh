@@ -147,7 +147,8 @@ __global__ __launch_bounds__(kCellFmaWarps * 32) void rnn_cell_kernel(const __gr
     }
     const int part = split * 32 + lane;
     constexpr int kParts = kSplit * 32;
-    // A warp alone with vectors of fp32 has few of them: an unrolled loop would leave registers unused.
+    // Vectors of fp32, a warp a unit: 5 to 10 % shorter than the unrolled loop, which 16 bits and four warps
+    // keep.
     constexpr bool kOneRow = kNarrow || (kRows == 1 && kSplit == 1 && sizeof(T) == sizeof(float));
     if constexpr (kOneRow) {
       multiply_row<Cell, false, !kNarrow, (kSplit > 1)>(sums.value[0], w_ih, x[0], unit, hidden, p.input,
