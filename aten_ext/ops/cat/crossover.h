@@ -24,6 +24,10 @@ inline constexpr std::array<int64_t, 1> kShape{3};
 // input.
 constexpr int64_t kUpstreamInputs = 64;
 constexpr int64_t kUpstreamDims = 4;
+// Of more inputs, expanded and of several shapes, elements of so many bytes on, and so many bytes for each of
+// upstream's launches: ours finds a block's input by a search, which takes longer than more launches.
+constexpr int64_t kSearchedElement = 4;
+constexpr int64_t kBytesOfLaunch = int64_t{8} << 20;
 // Results of so many bytes cost the length of a launch, and nothing else.
 constexpr int64_t kLaunchBytes = int64_t{96} << 10;
 constexpr int64_t kLaunchInputs = 16;
@@ -63,9 +67,25 @@ inline bool is_large_conversion(const at::ITensorListRef& tensors, const CatInpu
   return any;
 }
 
+inline bool is_large_of_several_shapes(const at::ITensorListRef& tensors, const CatInputs& found) {
+  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
+  const int64_t launches = (found.count + kUpstreamInputs - 1) / kUpstreamInputs;
+  if (size < kSearchedElement || found.numel() * size < kBytesOfLaunch * launches) {
+    return false;
+  }
+  return with_tensors(tensors, [&](const auto& list) {
+    return std::any_of(list.begin(), list.end(), [&](const at::Tensor& tensor) {
+      const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
+      return !is_skipped(t) && t.sizes() != found.valid->sizes();
+    });
+  });
+}
+
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
-  const bool one_launch = found.valid->dim() <= kUpstreamDims || found.count == 1;
-  if (!found.one_dtype || found.contiguous || found.count > kUpstreamInputs || !one_launch) {
+  const bool few_dims = found.valid->dim() <= kUpstreamDims || found.count == 1;
+  const bool one_launch = found.count <= kUpstreamInputs;
+  if (!found.one_dtype || found.contiguous || !few_dims ||
+      !(one_launch || is_large_of_several_shapes(tensors, found))) {
     return Kind::Other;
   }
   int64_t contiguous = 0;
@@ -89,6 +109,9 @@ inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   });
   if (expanded) {
     return Kind::Expanded;
+  }
+  if (!one_launch) {
+    return Kind::Other;
   }
   if (found.count == 1) {
     return Kind::OneInput;

@@ -32,15 +32,19 @@ constexpr bool has_tf32_state(Cell cell, int64_t batch, int64_t hidden) {
   return batch > 1 && hidden > cudnn.beyond_hidden && hidden >= from;
 }
 
-// Where it multiplies a layer's input in TF32, if it may, seen in the same way: for its kernels of small
-// layers always, if columns and rows (steps times batch) are many. Of fewer, and of large layers, some are in
-// fp32, by no rule that was found.
-constexpr int64_t kTf32ProjectionBeyondColumns = 80;
-constexpr int64_t kTf32ProjectionBeyondRows = 16;
+// Where it multiplies a layer's input in TF32, if it may, seen in the same way: always, if columns and rows
+// (steps times batch) are many; in its kernels of small layers, and in a layer by itself. Of fewer, and in
+// stacks of larger layers, some are in fp32, by no rule that was found.
+struct Tf32Projection {
+  int64_t beyond_columns, beyond_rows;
+};
+constexpr Tf32Projection kTf32ProjectionOfSmall{80, 16};
+constexpr Tf32Projection kTf32ProjectionOfOne{108, 48};
 
-constexpr bool has_tf32_projection(Cell cell, int64_t hidden, int64_t columns, int64_t rows) {
-  return hidden <= cudnn_tf32(cell).beyond_hidden && columns > kTf32ProjectionBeyondColumns &&
-         rows > kTf32ProjectionBeyondRows;
+constexpr bool has_tf32_projection(Cell cell, int layers, int64_t hidden, int64_t columns, int64_t rows) {
+  const bool is_small = hidden <= cudnn_tf32(cell).beyond_hidden;
+  const Tf32Projection& least = is_small ? kTf32ProjectionOfSmall : kTf32ProjectionOfOne;
+  return (is_small || layers == 1) && columns > least.beyond_columns && rows > least.beyond_rows;
 }
 
 // Small layers that cuDNN keeps on the chip too: ours runs for so many rows, both directions counted, in

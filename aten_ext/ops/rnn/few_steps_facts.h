@@ -72,12 +72,13 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     {kRnn, kFp16, kOne, kAny, {4, 4}, {81, 128}, at_least(64)},
     {kRnn, kFp16, kOne, kAny, kOne, kAny, at_least(65), kAny, kAny, at_least(80)},
     {kGru, kFp32, kAny, kAny, kTwo, {225, 512}, at_least(22)},
+    {kGru, kFp32, kAny, at_least(3), kTwo, {512, 512}, at_least(18)},
     without_vectors({kGru, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(20)}),
     without_vectors({kLstm, kFp32, kAny, kAny, kOne, kAny, kAny, kAny, kAny, at_least(20)}),
     {kGru, kFp32, kAny, kSeveral, {3, 3}, {231, 512}, at_least(16)},
     {kGru, kFp32, kOne, kAny, {3, 3}, {257, 512}, kAny, kAny, kAny, at_least(100)},
     {kGru, kFp32, kAny, kSeveral, {4, 4}, {257, 352}, at_least(30)},
-    without_vectors({kGru, kFp32, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(980), at_least(5.3)}),
+    without_vectors({kGru, kFp32, kAny, kAny, {2, 4}, kAny, kAny, kAny, at_least(980), at_least(5)}),
     without_vectors({kGru, kFp32, kAny, kAny, {4, 4}, kAny, kAny, kAny, at_least(2000), at_least(4)}),
     without_vectors({kGru, kFp32, kAny, kAny, {3, 3}, {385, 480}, at_least(5)}),
     {kGru, kFp32, kAny, kSeveral, {4, 4}, kAny, kAny, kAny, at_least(700), at_least(6)},
@@ -135,19 +136,14 @@ constexpr LayersInRanges kKeptOfEqualSteps[] = {
     {kAnyCell, kFp16, kAny, kAny, {2, 4}, kAny, kAny, kAny, kAny, at_least(15)},
 };
 
-// One step is what it would be padded.
-inline bool is_step_by_step(const RnnProblem& problem) {
-  return problem.given_packed && problem.sequence.steps > 1;
-}
-
 inline bool is_kept_for_few_steps(const RnnProblem& problem) {
   return is_in(kKeptForFewSteps, problem) || (!problem.train && is_in(kKeptInInference, problem));
 }
 
 inline bool is_kept_without_gradients(const RnnProblem& problem) {
   return !problem.differentiated &&
-         (is_step_by_step(problem) ? !problem.sequence.is_packed() && is_in(kKeptOfEqualSteps, problem)
-                                   : is_in(kKeptWithoutGradients, problem));
+         (problem.is_step_by_step() ? !problem.sequence.is_packed() && is_in(kKeptOfEqualSteps, problem)
+                                    : is_in(kKeptWithoutGradients, problem));
 }
 
 }  // namespace aten_ext::cuda

@@ -308,7 +308,7 @@ bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t feature
   const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
   const double in_time = flops * std::max(1.0, static_cast<double>(kProjectionColumns) / gates);
   return r.math == Math::MmaTf32 ||
-         has_tf32_projection(problem.cell, sizes.hidden, features, problem.sequence.rows()) ||
+         has_tf32_projection(problem.cell, problem.layers, sizes.hidden, features, problem.sequence.rows()) ||
          in_time > kTf32ProjectionFlops;
 }
 
@@ -354,7 +354,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (by_gpu && is_kept_packed(problem)) {
     return "packed sequence that upstream runs in less time";
   }
-  if (by_gpu && !is_step_by_step(problem) && is_kept_for_few_steps(problem)) {
+  if (by_gpu && !problem.is_step_by_step() && is_kept_for_few_steps(problem)) {
     return "layer that cuDNN keeps on the chip";
   }
   if (by_gpu && is_kept_without_gradients(problem)) {

@@ -58,6 +58,11 @@ struct RnnProblem {
   bool has_vectors() const {
     return are_vectors(is_16_bits(), sequence.features, hidden);
   }
+  // Whether upstream runs it as a packed sequence, which takes none of its persistent kernels. One packed
+  // step is as a padded one.
+  bool is_step_by_step() const {
+    return given_packed && sequence.steps > 1;
+  }
   // Whether something is dropped between two layers.
   bool drops() const {
     return train && layers > 1 && dropout != 0.0;

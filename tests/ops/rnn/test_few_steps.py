@@ -70,6 +70,8 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(GRU, FP32, 1, 224, 224, **TWO), "batch", 160, 168),
     (layer(GRU, FP32, 1, inputs=432, batch=24), "hidden", 800, 808),
     (layer(GRU, FP32, 2, 256), "batch", 21, 22),
+    (layer(GRU, FP32, 2, 512, 56, **THREE), "batch", 17, 18),
+    (layer(GRU, FP32, 2, 829, 220, **TWO), "batch", 1, 2),
     (layer(GRU, FP32, 2, 480, **STACK), "batch", 4, 5),
     (layer(GRU, FP32, 2, 407, 400), "batch", 5, 6),
     (layer(GRU, FP32, 2, inputs=1000, batch=1), "hidden", 992, 1008),

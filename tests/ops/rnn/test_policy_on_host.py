@@ -269,10 +269,14 @@ def test_policy(ops: Any, changes: dict[str, Any], expected: tuple[Any, ...]) ->
         (False, False, 50, 24, 1024, 1024, False),
         (True, True, 50, 24, 1024, 1024, False),
         (False, True, 50, 5, 8, 1024, True),  # the recurrence is in TF32
-        (False, True, 50, 4, 1016, 1024, False),  # 25 MFLOP a step
-        (False, True, 50, 4, 1020, 1024, True),
-        (False, True, 50, 4, 1022, 1024, False),  # no whole vectors of four: cuDNN takes no TF32
-        # Of small layers always, where columns and rows are many.
+        (False, True, 12, 4, 1016, 1024, False),  # 25 MFLOP a step
+        (False, True, 12, 4, 1020, 1024, True),
+        (False, True, 12, 4, 1022, 1024, False),  # no whole vectors of four: cuDNN takes no TF32
+        # Where columns and rows are many always: from fewer on in small layers.
+        (False, True, 50, 4, 112, 196, True),
+        (False, True, 50, 4, 108, 196, False),
+        (False, True, 49, 1, 2048, 196, True),
+        (False, True, 48, 1, 2048, 196, False),
         (False, True, 50, 4, 84, 192, True),
         (False, True, 50, 4, 80, 192, False),
         (False, True, 50, 4, 84, 196, False),

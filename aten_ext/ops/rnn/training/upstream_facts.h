@@ -137,10 +137,9 @@ inline bool is_kept_in_training(const RnnProblem& problem, bool saves) {
   if (problem.given_packed && is_in(kKeptOfEqualLengths, problem)) {
     return true;
   }
-  // Of several packed steps upstream takes none of its persistent kernels.
-  const bool padded = !problem.given_packed || problem.sequence.steps == 1;
-  return padded && (is_in(kKeptInTraining, problem) ||
-                    (saves ? is_in(kKeptOfSaving, problem) : is_in(kKeptOfComputing, problem)));
+  return !problem.is_step_by_step() &&
+         (is_in(kKeptInTraining, problem) ||
+          (saves ? is_in(kKeptOfSaving, problem) : is_in(kKeptOfComputing, problem)));
 }
 
 // Whether the tables above say what cuDNN's kernels on the chip are worth, and not those of inference: where
