@@ -159,6 +159,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/ops/rnn/test_policy_on_host.py::test_tf32_products",),
     ),
     (
+        "gru: a stack of large layers is projected in TF32",
+        "aten_ext/ops/rnn/cudnn_facts.h",
+        "(is_small || layers == 1) &&",
+        "(is_small || layers >= 1) &&",
+        ("tests/ops/rnn/training/test_training_rules.py::test_a_projection_in_tf32_is_said",),
+    ),
+    (
         "gru: few rows are a library's product",
         "aten_ext/ops/rnn/projection.cpp",
         "if (input.how == Projection::FewRows) {",
