@@ -34,6 +34,7 @@ struct Evidence {
   int least;
   int least_beyond;   // the same for what is larger than anything measured
   int least_between;  // the same between two cells where a kernel's cost has a step
+  int least_uneven;   // the same between two cells where blocks leave a part of the GPU idle
   // "measured on this GPU", "nearest: NVIDIA H200, margin 1.3 asked", "no table".
   std::string source;
 };

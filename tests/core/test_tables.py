@@ -69,10 +69,10 @@ def of_100() -> Gpu:
 
 def test_a_user_s_own_table_decides(pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
-    register(MADE_UP, all_of(105))
+    register(MADE_UP, all_of(107))
     answer = explain(4, 1000, 1024)
     assert answer.route == "fused" and answer.plan.endswith("; measured on this GPU")
-    register(MADE_UP, all_of(104))
+    register(MADE_UP, all_of(106))
     assert explain(4, 1000, 1024).reason == SLOWER
     # A shipped one of the same GPU stands behind it.
     register(MADE_UP, all_of(200), of_user=False)
@@ -181,12 +181,48 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
     assert explain(1, 8192, 100000).reason == SLOWER
 
 
-@pytest.mark.parametrize(("rows", "least"), [(5, 105), (8, 105), (9, 150), (16, 105), (33, 150), (64, 105)])
+@pytest.mark.parametrize(("rows", "least"), [(5, 107), (8, 107), (9, 150), (16, 107), (33, 150), (64, 107)])
 def test_rows_between_tiles_ask_for_more(rows: int, least: int, pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
     for percent, route in ((least - 1, "upstream"), (least, "fused")):
         register(MADE_UP, all_of(percent))
         assert explain(rows, 1024, 1024).route == route
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "dtype", "least"),
+    [
+        (4, 3224, 2048, torch.bfloat16, 120),
+        (1, 3224, 2048, torch.float32, 120),
+        (4, 3072, 2048, torch.bfloat16, 107),  # measured
+        (4, 3224, 256, torch.bfloat16, 107),  # a small weight
+        (16, 3224, 2048, torch.bfloat16, 107),  # not only a weight to read
+    ],
+)
+def test_a_layer_that_leaves_multiprocessors_idle_asks_for_more(
+    rows: int, n: int, k: int, dtype: torch.dtype, least: int, pretend: Any
+) -> None:
+    pretend(of_100(), MADE_UP.name)
+    for percent, route in ((least - 1, "upstream"), (least, "fused")):
+        register(MADE_UP, all_of(percent))
+        assert explain(rows, n, k, dtype).route == route
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "dtype", "route"),
+    [
+        (33, 1001, torch.float16, "upstream"),
+        (64, 1001, torch.float16, "upstream"),
+        (32, 1001, torch.float16, "fused"),
+        (64, 1001, torch.bfloat16, "fused"),
+        (64, 1000, torch.float16, "fused"),
+    ],
+)
+def test_fp16_is_upstream_s_where_bf16_says_nothing_of_it(
+    rows: int, n: int, dtype: torch.dtype, route: str, pretend: Any
+) -> None:
+    pretend(of_100(), MADE_UP.name)
+    register(MADE_UP, all_of(255))
+    assert explain(rows, n, 1024, dtype).route == route
 
 
 def test_files_round_trip() -> None:

@@ -163,17 +163,21 @@ const char* decline_few_rows_flags(Dtype dtype, const MatmulFlags& flags) {
              : nullptr;
 }
 
+cuda::few_rows::Layer few_rows_layer(const LinearCall& call, const Gpu& gpu, const FewRowsPlan& plan) {
+  return {static_cast<int>(call.m()), static_cast<int>(call.n()),
+          static_cast<int>(call.k()), plan.dtype == Dtype::Float,
+          plan.mat2_is_transposed,    {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters}};
+}
+
 const char* cut_into_tiles(const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
-  plan.tiles = cuda::few_rows::choose_plan({static_cast<int>(call.m()),
-                                            static_cast<int>(call.n()),
-                                            static_cast<int>(call.k()),
-                                            plan.dtype == Dtype::Float,
-                                            plan.mat2_is_transposed,
-                                            {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters}});
+  plan.tiles = cuda::few_rows::choose_plan(few_rows_layer(call, gpu, plan));
   return plan.tiles.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
 }
 
-const char* decline_by_table(const Evidence& table, const LinearCall& call, const FewRowsPlan& plan) {
+// Whether a measured table says that the kernel is faster. Its tiles are chosen here: how evenly they fill
+// the GPU counts too.
+const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
+  constexpr const char* kSlower = "shape that upstream multiplies faster";
   if (table.percent == nullptr) {
     return "no table of the shapes that upstream multiplies faster";
   }
@@ -183,12 +187,21 @@ const char* decline_by_table(const Evidence& table, const LinearCall& call, cons
                                                : crossover::Layout::Transposed;
   // Where a whole matrix is added, upstream's product is that of a layer without a bias: into a copy of it.
   const bool bias = call.bias != nullptr && !is_whole_matrix(call);
-  const crossover::Layer layer{call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, bias, layout};
+  const crossover::Layer layer{
+      call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, plan.dtype == Dtype::Half, bias, layout};
   const int least = crossover::is_beyond(layer)          ? table.least_beyond
                     : crossover::is_between_tiles(layer) ? table.least_between
                                                          : table.least;
-  return crossover::least_percent(table.percent, layer) < least ? "shape that upstream multiplies faster"
-                                                                : nullptr;
+  const int percent = crossover::least_percent(table.percent, layer);
+  if (percent < least || crossover::is_unlike_bf16(layer)) {
+    return kSlower;
+  }
+  if (const char* reason = cut_into_tiles(call, gpu, plan)) {
+    return reason;
+  }
+  const bool uneven = !crossover::has_measured_columns(layer) &&
+                      cuda::few_rows::is_uneven(few_rows_layer(call, gpu, plan), plan.tiles);
+  return uneven && percent < table.least_uneven ? kSlower : nullptr;
 }
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
@@ -233,7 +246,7 @@ Choice<LinearPlan> choose_linear(const LinearCall& call) {
   const char* no_few_rows = take_few_rows(call, few_rows);
   if (no_few_rows == nullptr) {
     few_rows.evidence = &evidence(TableFamily::Linear, mat1.device());
-    no_few_rows = decline_by_table(*few_rows.evidence, call, few_rows);
+    no_few_rows = cut_by_table(*few_rows.evidence, call, gpu, few_rows);
   }
   const char* no_lt = decline_lt(call);
   const bool is_float = mat1.scalar_type() == at::kFloat;
@@ -252,7 +265,6 @@ Choice<LinearPlan> choose_linear(const LinearCall& call) {
   }
   const MatmulFlags flags = read_flags(mat1.scalar_type());
   no_few_rows = no_few_rows != nullptr ? no_few_rows : decline_few_rows_flags(few_rows.dtype, flags);
-  no_few_rows = no_few_rows != nullptr ? no_few_rows : cut_into_tiles(call, gpu, few_rows);
   if (no_few_rows == nullptr) {
     return LinearPlan{few_rows};
   }

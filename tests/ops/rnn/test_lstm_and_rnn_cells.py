@@ -16,6 +16,8 @@ from ops.rnn.on_host_cases import ORDERS, TOLERANCE, load, order_of_threads
 GATES = {"lstm_cell": 4, "rnn_tanh_cell": 1, "rnn_relu_cell": 1}
 OPS = pytest.mark.parametrize("op", GATES)
 
+LARGE = "one step of a large batch"
+
 
 def ask_cell(
     op: str,
@@ -25,7 +27,7 @@ def ask_cell(
     dtype: torch.dtype = torch.float32,
     **changes: Any,
 ) -> str:
-    gates = GATES[op] * hidden
+    gates = (GATES | {"gru_cell": 3})[op] * hidden
     state = meta(batch, hidden, dtype=dtype)
     arguments: dict[str, Any] = {
         "input": meta(batch, inputs, dtype=dtype),
@@ -71,12 +73,49 @@ def test_cell_declines(op: str, reason: str, changes: dict[str, Any]) -> None:
     assert ask_cell(op, **changes) == reason
 
 
-def test_many_rows_of_a_small_cell() -> None:
-    """Two small products and a sum are upstream's, an LSTM's gates are not."""
-    for op in ("rnn_tanh_cell", "rnn_relu_cell"):
-        assert ask_cell(op, batch=1024, dtype=torch.bfloat16) == ""
-        assert ask_cell(op, batch=1025, dtype=torch.bfloat16) == "one step of a large batch"
-    assert ask_cell("lstm_cell", batch=1025, dtype=torch.bfloat16) == ""
+@pytest.mark.parametrize(
+    ("op", "hidden", "inputs", "most"),
+    [
+        # Rows times units, and products without vectors of eight columns.
+        ("rnn_tanh_cell", 64, 64, 3125),
+        ("rnn_relu_cell", 64, 64, 3125),
+        ("lstm_cell", 64, 64, 1031),
+        ("gru_cell", 64, 64, 1562),
+        ("rnn_tanh_cell", 60, 64, 2500),
+        ("lstm_cell", 60, 64, 550),
+        ("gru_cell", 60, 64, 1344),
+    ],
+)
+def test_rows_of_a_small_cell(op: str, hidden: int, inputs: int, most: int) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        assert ask_cell(op, batch=most, inputs=inputs, hidden=hidden, dtype=dtype) == ""
+        assert ask_cell(op, batch=most + 1, inputs=inputs, hidden=hidden, dtype=dtype) == LARGE
+
+
+def test_a_cell_of_an_rnn_without_vectors() -> None:
+    assert ask_cell("rnn_tanh_cell", batch=1, inputs=1150, hidden=1150) == ""
+    assert ask_cell("rnn_tanh_cell", batch=2, inputs=1150, hidden=1150) == LARGE
+    assert ask_cell("rnn_tanh_cell", batch=2, inputs=1050, hidden=1050) == ""
+    assert ask_cell("rnn_relu_cell", batch=2, inputs=1152, hidden=1152) == ""
+    assert ask_cell("lstm_cell", batch=2, inputs=1150, hidden=1150) == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "batch", "inputs", "hidden"),
+    [
+        ("gru_cell", 17, 8, 1152),  # weights
+        ("gru_cell", 2, 66, 1080),
+        ("lstm_cell", 2, 66, 1180),
+        ("rnn_tanh_cell", 2, 66, 1980),
+        ("gru_cell", 2, 1000, 30),  # columns for each unit
+        ("lstm_cell", 2, 1000, 142),
+    ],
+)
+def test_large_and_wide_cells_are_upstream_s(op: str, batch: int, inputs: int, hidden: int) -> None:
+    assert ask_cell(op, batch=batch, inputs=inputs, hidden=hidden, dtype=torch.bfloat16) == LARGE
+    rows = 16 if batch == 17 else 1
+    assert ask_cell(op, batch=rows, inputs=inputs, hidden=hidden, dtype=torch.bfloat16) == ""
+
 
 
 def test_states_of_an_lstm() -> None:
