@@ -96,6 +96,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_TEST}::test_policy_edges",),
     ),
     (
+        "rnn: a cell's units are without a limit",
+        "aten_ext/ops/rnn/step_policy.cpp",
+        "most.products && batch * hidden <= most.units &&",
+        "most.products &&",
+        ("tests/ops/rnn/test_lstm_and_rnn_cells.py::test_rows_of_a_small_cell",),
+    ),
+    (
+        "rnn: a cell's weights are without a limit",
+        "aten_ext/ops/rnn/step_policy.cpp",
+        "(batch <= most.any_weights_rows || weights <= most.weights) &&",
+        "",
+        ("tests/ops/rnn/test_lstm_and_rnn_cells.py::test_large_and_wide_cells_are_upstream_s",),
+    ),
+    (
         "gru: a step of one row too many",
         "aten_ext/ops/rnn/step_policy.cpp",
         "(batch <= kMaxFmaStepRows &&",

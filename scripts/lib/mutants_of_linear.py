@@ -30,6 +30,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/ops/linear/test_rules.py::test_tf32_allowed_declines_fp32_alone",),
     ),
     (
+        "linear: layers that leave multiprocessors idle ask for no more",
+        _RULE,
+        "return uneven && percent < table.least_uneven ? kSlower : nullptr;",
+        "return uneven && false ? kSlower : nullptr;",
+        ("tests/core/test_tables.py::test_a_layer_that_leaves_multiprocessors_idle_asks_for_more",),
+    ),
+    (
+        "linear: fp16 is taken for bf16",
+        _RULE,
+        "percent < least || crossover::is_unlike_bf16(layer)",
+        "percent < least",
+        ("tests/core/test_tables.py::test_fp16_is_upstream_s_where_bf16_says_nothing_of_it",),
+    ),
+    (
         "linear: fp16 accumulation is not asked about",
         _ARGS,
         "if (dtype == at::kHalf && context.allowFP16AccumulationCuBLAS()) {",

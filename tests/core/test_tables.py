@@ -188,6 +188,7 @@ def test_rows_between_tiles_ask_for_more(rows: int, least: int, pretend: Any) ->
         register(MADE_UP, all_of(percent))
         assert explain(rows, 1024, 1024).route == route
 
+
 @pytest.mark.parametrize(
     ("rows", "n", "k", "dtype", "least"),
     [

@@ -296,6 +296,8 @@ static_assert(chooses(16, 768, 3072, false, 2, 4) && chooses(1, 64, 16384, false
 static_assert(chooses(16, 8000, 1280, true, 2, 1) && chooses(64, 4096, 4096, true, 2, 1));
 static_assert(chooses(1, 11008, 4096, true, 1, 1) && chooses(1, 11008, 4096, false, 4, 1));
 static_assert(chooses(64, 3072, 768, true, 2, 1) && chooses(64, 1024, 1024, true, 2, 2));
+// 219 blocks of 64 columns take 79.5 us, 437 of 32 columns 54.2; 150 of 16 columns 4.1, 75 of 32 columns 2.5.
+static_assert(chooses(8, 13984, 8192, false, 2, 1) && chooses(8, 2400, 408, false, 2, 1));
 static_assert(choose_plan({64, 3072, 768, true, true, kH200}).alone);
 static_assert(resident_blocks(kH200, 1) == 264 && resident_blocks(kH200, 4) == 248 &&
               resident_blocks(kH200, 8) == 240);

@@ -117,7 +117,6 @@ def test_large_and_wide_cells_are_upstream_s(op: str, batch: int, inputs: int, h
     assert ask_cell(op, batch=rows, inputs=inputs, hidden=hidden, dtype=torch.bfloat16) == ""
 
 
-
 def test_states_of_an_lstm() -> None:
     state = meta(2, 8)
     assert (
