@@ -101,6 +101,17 @@ def test_a_gpu_without_a_table_asks_the_nearest_for_more(pretend: Any) -> None:
             torch.ops.aten_ext.remove_table("linear", gpu.name, gpu.multiprocessors)
 
 
+def test_between_tiles_no_gpu_asks_for_less_than_one_that_was_measured(pretend: Any) -> None:
+    near = tables.Gpu("made-up near", 120, 168)
+    try:
+        for percent, route in ((149, "upstream"), (150, "fused")):
+            register(near, all_of(percent))
+            pretend(GPUS["sm_120"], "made-up stranger")
+            assert explain(9, 1024, 1024).route == route
+    finally:
+        torch.ops.aten_ext.remove_table("linear", near.name, near.multiprocessors)
+
+
 def test_a_slice_of_a_gpu_is_another_gpu(pretend: Any) -> None:
     """It has the whole one's name, but fewer multiprocessors."""
     pretend(GPUS["sm_90 with 16 multiprocessors"], "NVIDIA H200")
