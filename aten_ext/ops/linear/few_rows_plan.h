@@ -124,8 +124,8 @@ constexpr float estimate_wave(const Layer& layer, Plan plan, int blocks) {
   return std::max(std::max(busiest, alone), std::max(memory, all * both / kBytesOfL2));
 }
 
-// Estimated us of a plan, to compare it with other plans.
-constexpr float estimate(const Layer& layer, Plan plan) {
+// Estimated us of a plan by the waves of its blocks.
+constexpr float estimate_by_waves(const Layer& layer, Plan plan) {
   const int blocks = ceil_div(layer.n, columns_of(plan)) * plan.splits;
   const int resident = resident_blocks(layer.machine, plan.splits);
   const float cluster = plan.splits == 1 ? 0.0f : plan.splits == 2 ? 0.339f : 0.657f;
@@ -137,11 +137,10 @@ constexpr float estimate(const Layer& layer, Plan plan) {
 }
 
 // Estimated us of a plan in 16 bits of up to 8 rows, where the weight's way from memory is nearly all. What
-// the GPU reads in a us follows from how evenly its multiprocessors have blocks: 133 blocks take a quarter
-// longer than 132, in tiles of 64 columns 201 as much longer than 198. So the rates are data: by columns of a
-// tile, and by blocks in eighths of those that are on the GPU at once. Of 1,903 random layers on an H200 all
-// plans were timed: the one of least estimate takes 2 % longer than the fastest, and 15 % of one in 50; by
-// the estimate above it was 8 % and 40 %.
+// the GPU reads in a us follows from how evenly its multiprocessors have blocks: with more than one for each
+// it reads a sixth less than with one. So the rates are data: by columns of a tile, and by blocks in eighths
+// of those that are on the GPU at once. Fitted to the times of all plans of 666 layers on an H200, the last
+// terms too; how far the chosen plans are from the fastest, docs/kernels/linear.md says.
 constexpr int kEighths = 18;
 constexpr float kRates[3][kEighths] = {// TB/s: 16, 32 and 64 columns
                                        {1.53f, 2.48f, 3.18f, 3.16f, 3.02f, 3.37f, 3.82f, 4.07f, 2.90f, 2.80f,
@@ -181,8 +180,14 @@ constexpr float estimate_by_rate(const Layer& layer, Plan plan) {
   return kLaunch + cluster + exchange + crowd + longer * (1.0f + 0.19f * part * part * part * part);
 }
 
-constexpr bool is_by_rate(const Layer& layer) {
-  return !layer.is_float && layer.m <= 8;
+constexpr bool has_smallest_tile(const Layer& layer) {
+  return round_up_rows(layer.m) == round_up_rows(1);
+}
+
+// Estimated us of a plan, to compare it with other plans.
+constexpr float estimate(const Layer& layer, Plan plan) {
+  return !layer.is_float && has_smallest_tile(layer) ? estimate_by_rate(layer, plan)
+                                                     : estimate_by_waves(layer, plan);
 }
 
 // Whether a large weight's blocks leave multiprocessors with half as much to do as others, or with nothing.
@@ -190,7 +195,7 @@ constexpr bool is_uneven(const Layer& layer, Plan plan) {
   constexpr int64_t kLargeWeight = 3'000'000;  // bytes
   const int blocks = ceil_div(layer.n, columns_of(plan)) * plan.splits;
   const int all = ceil_div(blocks, layer.machine.multiprocessors) * layer.machine.multiprocessors;
-  return layer.m <= 8 && int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2) > kLargeWeight &&
+  return has_smallest_tile(layer) && int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2) > kLargeWeight &&
          2 * blocks > layer.machine.multiprocessors && blocks <= 2 * layer.machine.multiprocessors &&
          4 * blocks < 3 * all;
 }
@@ -275,7 +280,7 @@ constexpr Plan choose_plan(const Layer& layer) {
       if (!is_tile(plan.rows, groups) || !fits(layer.machine, plan) || !is_known(layer, plan)) {
         continue;
       }
-      const float time = is_by_rate(layer) ? estimate_by_rate(layer, plan) : estimate(layer, plan);
+      const float time = estimate(layer, plan);
       if (best.rows == 0 || time < least) {
         best = plan;
         least = time;
