@@ -76,8 +76,8 @@ def test_edges(index: int) -> None:
 @pytest.mark.parametrize("kind", range(3))
 def test_a_table_decides(kind: int) -> None:
     """A user's own says that a kind is ours."""
-    percent = torch.zeros(3, dtype=torch.uint8)
-    percent[kind] = 105
+    percent = torch.full((3,), 106, dtype=torch.uint8)
+    percent[kind] = 107
     torch.ops.aten_ext.add_table("cat", "NVIDIA H200", 90, 132, True, percent)
     try:
         for reason, place in ((EXPANDED, 0), (MIXED, 1), (ONE, 2)):
