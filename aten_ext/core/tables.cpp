@@ -14,15 +14,8 @@
 namespace aten_ext {
 namespace {
 
-// Of a cell that was measured on this GPU: the noise of a measurement, and what a layer between two cells may
-// differ from both by.
+// Of a cell that was measured on this GPU: the noise of a measurement.
 constexpr int kLeastHere = 107;
-// Of a layer larger than all that were measured: its time is a guess.
-constexpr int kLeastBeyond = 200;
-// Of a layer between two cells whose tiles differ: ours costs what the larger does, upstream's perhaps not.
-constexpr int kLeastBetween = 150;
-// Of a layer between two cells of whose multiprocessors some have twice as much to do as others.
-constexpr int kLeastUneven = 120;
 // Of a cell that was measured on another.
 constexpr int kLeastElsewhere = 130;
 
@@ -89,20 +82,15 @@ Evidence decide(const Tables& known, TableFamily family, const Gpu& gpu) {
     }
   }
   if (best == nullptr) {
-    return {nullptr, 0, 0, 0, 0, "no table"};
+    return {nullptr, 0, "no table"};
   }
   if (is_of(*best, gpu)) {
-    return {best->percent.data(),
-            kLeastHere,
-            kLeastBeyond,
-            kLeastBetween,
-            kLeastUneven,
+    return {best->percent.data(), kLeastHere,
             best->of_user ? "measured on this GPU" : "measured on such a GPU (" + best->gpu + ")"};
   }
   const std::string margin =
       std::to_string(kLeastElsewhere / 100) + "." + std::to_string(kLeastElsewhere % 100 / 10);
-  return {best->percent.data(), kLeastElsewhere, kLeastBeyond,
-          kLeastBetween,        kLeastElsewhere, "nearest: " + best->gpu + ", margin " + margin + " asked"};
+  return {best->percent.data(), kLeastElsewhere, "nearest: " + best->gpu + ", margin " + margin + " asked"};
 }
 
 }  // namespace

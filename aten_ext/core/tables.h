@@ -30,11 +30,8 @@ const std::array<TableShape, kTableFamilies>& table_shapes();
 struct Evidence {
   // Upstream's time / ours in percent, by cell; 0: not measured. nullptr: there is no table at all.
   const uint8_t* percent;
-  // The least percentage that counts as faster: it covers noise, or the distance to another GPU.
+  // The least percentage that counts as faster, of a cell: it covers noise, or the distance to another GPU.
   int least;
-  int least_beyond;   // the same for what is larger than anything measured
-  int least_between;  // the same between two cells where a kernel's cost has a step
-  int least_uneven;   // the same between two cells where blocks leave a part of the GPU idle
   // "measured on this GPU", "nearest: NVIDIA H200, margin 1.3 asked", "no table".
   std::string source;
 };

@@ -69,6 +69,12 @@ __device__ __forceinline__ bool is_vector_aligned(const void* pointer) {
   return (reinterpret_cast<uintptr_t>(pointer) & 15) == 0;
 }
 
+// Whether kCount elements from there are one load of load_elements().
+template <int kCount, typename T>
+__device__ __forceinline__ bool are_aligned(const T* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % (kCount * sizeof(T)) == 0;
+}
+
 template <typename T>
 __device__ __forceinline__ void load_vector(T (&to)[Vector<T>::kSize], const T* from) {
   const uint4 bits = *reinterpret_cast<const uint4*>(from);
@@ -98,6 +104,20 @@ __device__ __forceinline__ void store_vector(T* to, const T (&from)[Vector<T>::k
   uint4 bits;
   memcpy(&bits, &from, sizeof(bits));
   *reinterpret_cast<uint4*>(to) = bits;
+}
+
+// The same as a store, of 8 or 16 bytes.
+template <int kCount, typename T>
+__device__ __forceinline__ void store_elements(T* to, const T (&from)[kCount]) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  static_assert(kBytes == 8 || kBytes == 16);
+  if constexpr (kBytes == 8) {
+    uint2 bits;
+    memcpy(&bits, &from, sizeof(bits));
+    *reinterpret_cast<uint2*>(to) = bits;
+  } else {
+    store_vector(to, from);
+  }
 }
 
 }  // namespace aten_ext::cuda

@@ -215,15 +215,29 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a ragged end is whole vectors",
         _CUDA_LIST,
-        "bool vectors = count % kVector == 0;",
-        "bool vectors = true;",
+        "bool vectors = count % kVector == 0 &&",
+        "bool vectors =",
         _MARGINS_ON_HOST,
+    ),
+    (
+        "a ragged end is whole halves of vectors",
+        _CUDA_LIST,
+        "bool halves = count % kElementsAtOnce == 0;",
+        "bool halves = true;",
+        _MARGINS_ON_HOST,
+    ),
+    (
+        "a thread takes a whole vector of a chunk without one",
+        _CUDA_LIST,
+        " && args.elements >= kVector;",
+        ";",
+        (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
     ),
     (
         "a thread stores past the end",
         _CUDA_LIST,
-        "if (is_written(list) && at < count) {",
-        "if (is_written(list)) {",
+        "if (is_written(s, list) && at < count) {",
+        "if (is_written(s, list)) {",
         _MARGINS_ON_HOST,
     ),
     (
@@ -236,12 +250,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "found_inf is ignored by whole vectors",
         _CUDA_LIST,
-        """      }
-    }
-    if (s.found_inf != nullptr && *s.found_inf == 1.0f) {""",
-        """      }
-    }
-    if (s.found_inf != nullptr && *s.found_inf == 2.0f) {""",
+        """  if (at < count) {
+    load(at);
+  }
+  if (is_skipped(s)) {""",
+        """  if (at < count) {
+    load(at);
+  }
+  if (false) {""",
         (f"{_ADAM_ON_HOST}::test_found_inf_changes_nothing",),
     ),
     (

@@ -101,13 +101,13 @@ def test_a_gpu_without_a_table_asks_the_nearest_for_more(pretend: Any) -> None:
             torch.ops.aten_ext.remove_table("linear", gpu.name, gpu.multiprocessors)
 
 
-def test_between_tiles_no_gpu_asks_for_less_than_one_that_was_measured(pretend: Any) -> None:
+def test_no_gpu_asks_for_less_than_one_that_was_measured(pretend: Any) -> None:
     near = tables.Gpu("made-up near", 120, 168)
     try:
-        for percent, route in ((149, "upstream"), (150, "fused")):
+        for percent, route in ((139, "upstream"), (140, "fused")):
             register(near, all_of(percent))
             pretend(GPUS["sm_120"], "made-up stranger")
-            assert explain(9, 1024, 1024).route == route
+            assert explain(9, 1024, 1000).route == route
     finally:
         torch.ops.aten_ext.remove_table("linear", near.name, near.multiprocessors)
 
@@ -153,6 +153,7 @@ def test_dtype_bias_and_layout_have_cells_of_their_own(pretend: Any) -> None:
         ),
         (0, 0, 1): lambda: explain(4, 1023, 1024),
         (0, 0, 2): lambda: aten_ext.explain("mm", meta(4, 1024), meta(1024, 1024), key="CUDA"),
+        (0, 0, 3): lambda: explain(4, 1022, 1024),
     }
     for slow in kinds:
         percent = all_of(200)
@@ -192,12 +193,44 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
     assert explain(1, 8192, 100000).reason == SLOWER
 
 
-@pytest.mark.parametrize(("rows", "least"), [(5, 107), (8, 107), (9, 150), (16, 107), (33, 150), (64, 107)])
-def test_rows_between_tiles_ask_for_more(rows: int, least: int, pretend: Any) -> None:
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "dtype", "least"),
+    [
+        (16, 1024, 1024, torch.bfloat16, 107),  # a cell
+        (64, 1024, 1024, torch.bfloat16, 107),
+        (8, 1000, 1024, torch.bfloat16, 107),  # between cells, like them
+        (9, 1000, 1024, torch.bfloat16, 112),
+        (17, 1024, 1024, torch.bfloat16, 125),
+        (33, 1024, 1024, torch.bfloat16, 118),
+        (17, 1024, 1024, torch.float32, 125),
+        (4, 1024, 1000, torch.bfloat16, 125),  # rows of the weight that end within a sector
+        (64, 1024, 1000, torch.bfloat16, 130),
+        (64, 1024, 1000, torch.float32, 118),  # of 4 bytes they do not
+        (64, 1024, 1004, torch.float32, 120),
+        (20, 128, 1000, torch.bfloat16, 107),  # a small weight
+        (8, 1023, 1024, torch.bfloat16, 107),  # no vectors
+        (33, 1022, 1024, torch.bfloat16, 120),
+        (1, 13, 352, torch.float32, 130),
+        (64, 1023, 1024, torch.float32, 130),
+        (64, 20000, 1024, torch.bfloat16, 200),  # beyond the axes
+    ],
+)
+def test_what_a_layer_between_cells_asks_of_them(
+    rows: int, n: int, k: int, dtype: torch.dtype, least: int, pretend: Any
+) -> None:
     pretend(of_100(), MADE_UP.name)
     for percent, route in ((least - 1, "upstream"), (least, "fused")):
         register(MADE_UP, all_of(percent))
-        assert explain(rows, 1024, 1024).route == route
+        assert explain(rows, n, k, dtype).route == route
+
+
+def test_rows_of_columns_ask_for_more(pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    for rows, least in ((8, 110), (24, 132), (32, 107)):
+        for percent, expected in ((least - 1, False), (least, True)):
+            register(MADE_UP, all_of(percent))
+            answer = aten_ext.explain("mm", meta(rows, 1024), meta(1024, 1024 + 16 * (rows < 32)), key="CUDA")
+            assert (answer.plan or "").startswith("few rows") is expected
 
 
 @pytest.mark.parametrize(
@@ -207,7 +240,7 @@ def test_rows_between_tiles_ask_for_more(rows: int, least: int, pretend: Any) ->
         (1, 3224, 2048, torch.float32, 120),
         (4, 3072, 2048, torch.bfloat16, 107),  # measured
         (4, 3224, 256, torch.bfloat16, 107),  # a small weight
-        (16, 3224, 2048, torch.bfloat16, 107),  # not only a weight to read
+        (16, 3224, 2048, torch.bfloat16, 112),  # not only a weight to read
     ],
 )
 def test_a_layer_that_leaves_multiprocessors_idle_asks_for_more(
@@ -226,6 +259,8 @@ def test_a_layer_that_leaves_multiprocessors_idle_asks_for_more(
         (64, 1001, torch.float16, "upstream"),
         (32, 1001, torch.float16, "fused"),
         (64, 1001, torch.bfloat16, "fused"),
+        (64, 1002, torch.float16, "upstream"),
+        (64, 1002, torch.bfloat16, "fused"),
         (64, 1000, torch.float16, "fused"),
     ],
 )
@@ -308,13 +343,13 @@ def test_cells_are_where_the_rule_looks(pretend: Any) -> None:
     cells = [cell for i, cell in enumerate(linear.cells()) if cell.n >= 8 and i % 101 == 0]
     cells = [cell for cell in cells if cell.k == linear.DEPTHS[cell.place[5]]]
     cells = [
-        cell for cell in cells if cell.n in (linear.COLUMNS[cell.place[4]], linear.COLUMNS[cell.place[4]] | 1)
+        cell for cell in cells if cell.layout in linear.BETWEEN or cell.n == linear.COLUMNS[cell.place[4]]
     ]
     assert len(cells) > 100
     for cell in cells:
         percent = all_of(50)
         n, k = cell.n, cell.k
-        if cell.layout == "transposed odd":  # an odd size lies between two cells
+        if cell.layout in linear.BETWEEN:  # such a size lies between two cells
             percent[cell.place] = percent[(*cell.place[:4], min(cell.place[4] + 1, 28), cell.place[5])] = 200
         percent[cell.place] = 200
         register(MADE_UP, percent)
@@ -356,7 +391,7 @@ def test_tune_without_a_gpu() -> None:
     [
         (("dogs", "x", 90, 1, True, torch.zeros(1, dtype=torch.uint8)), "expected one of the families"),
         (("linear", "x", 90, 1, True, torch.zeros(1, dtype=torch.uint8)), "expected a table of uint8"),
-        (("linear", "x", 90, 1, True, torch.zeros(2, 2, 3, 7, 29, 23)), "expected a table of uint8"),
+        (("linear", "x", 90, 1, True, torch.zeros(2, 2, 4, 7, 29, 23)), "expected a table of uint8"),
     ],
 )
 def test_errors(arguments: tuple[Any, ...], expected: str) -> None:

@@ -181,19 +181,16 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
   if (table.percent == nullptr) {
     return "no table of the shapes that upstream multiplies faster";
   }
-  const bool odd = !keeps_aligned(call.mat1, call.n());
-  const auto layout = !plan.mat2_is_transposed ? crossover::Layout::RowMajor
-                      : odd                    ? crossover::Layout::TransposedOdd
-                                               : crossover::Layout::Transposed;
+  const auto layout = !plan.mat2_is_transposed             ? crossover::Layout::RowMajor
+                      : keeps_aligned(call.mat1, call.n()) ? crossover::Layout::Transposed
+                      : call.n() % 2 == 0                  ? crossover::Layout::TransposedEven
+                                                           : crossover::Layout::TransposedOdd;
   // Where a whole matrix is added, upstream's product is that of a layer without a bias: into a copy of it.
   const bool bias = call.bias != nullptr && !is_whole_matrix(call);
   const crossover::Layer layer{
       call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, plan.dtype == Dtype::Half, bias, layout};
-  const int least = crossover::is_beyond(layer)          ? table.least_beyond
-                    : crossover::is_between_tiles(layer) ? table.least_between
-                                                         : table.least;
   const int percent = crossover::least_percent(table.percent, layer);
-  if (percent < least || crossover::is_unlike_bf16(layer)) {
+  if (percent < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
     return kSlower;
   }
   if (const char* reason = cut_into_tiles(call, gpu, plan)) {
@@ -201,7 +198,7 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
   }
   const bool uneven = !crossover::has_measured_columns(layer) &&
                       cuda::few_rows::is_uneven(few_rows_layer(call, gpu, plan), plan.tiles);
-  return uneven && percent < table.least_uneven ? kSlower : nullptr;
+  return uneven && percent < crossover::kAskedUneven ? kSlower : nullptr;
 }
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.

@@ -2,8 +2,8 @@
 // only.
 //
 // The table's axes: dtype, bias, layout, rows, columns n, depth k. A size between two of an axis has both as
-// neighbours, and all of a layer's neighbours must be faster, so that nothing is read into a gap. Sizes
-// beyond an end stand at the end, with a margin.
+// neighbours, and all of a layer's neighbours must be faster, so that nothing is read into a gap. How much
+// faster, kAsked says. Sizes beyond an end stand at the end, with a margin.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,17 @@
 namespace aten_ext {
 namespace crossover {
 
-// How the weight lies: [n, k] with n a multiple of a vector of 16 bytes or not, or [k, n].
-enum class Layout : uint8_t { Transposed, TransposedOdd, RowMajor };
+// How the weight lies: [n, k] or, of rows, [k, n]. Of [n, k] upstream has kernels of their own for an n that
+// is a multiple of a vector of 16 bytes, an odd one, and another even one.
+enum class Layout : uint8_t { Transposed, TransposedOdd, RowMajor, TransposedEven };
+inline constexpr int kLayouts = 4;
 
 inline constexpr int kRows = 7;        // 1, 2, 4, ... 64
 inline constexpr int kColumns = 29;    // 1, 1.5, 2, 3, 4, 6, ... 16384
 inline constexpr int kDepths = 23;     // 8, 12, 16, ... 16384
 inline constexpr int kFirstDepth = 3;  // log2
 
-inline constexpr std::array<int64_t, 6> kShape{2, 2, 3, kRows, kColumns, kDepths};
+inline constexpr std::array<int64_t, 6> kShape{2, 2, kLayouts, kRows, kColumns, kDepths};
 
 // The cells of an axis that a size lies between; one, twice, where it is that cell's.
 struct Neighbours {
@@ -64,8 +66,9 @@ struct Layer {
 };
 
 constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
-  const size_t kind = (static_cast<size_t>(layer.is_float) * 2 + static_cast<size_t>(layer.has_bias)) * 3 +
-                      static_cast<size_t>(layer.layout);
+  const size_t kind =
+      (static_cast<size_t>(layer.is_float) * 2 + static_cast<size_t>(layer.has_bias)) * kLayouts +
+      static_cast<size_t>(layer.layout);
   return ((kind * kRows + static_cast<size_t>(rows)) * kColumns + static_cast<size_t>(columns)) * kDepths +
          static_cast<size_t>(depth);
 }
@@ -77,26 +80,77 @@ constexpr bool is_beyond(const Layer& layer) {
   return layer.n > int64_t{1} << kLastColumn || layer.k > int64_t{1} << kLastDepth;
 }
 
-// Whether a layer's rows fill a part of a tile that is not the smallest: between two cells of the axis, ours
-// costs what the upper one does, and upstream's less.
-constexpr bool is_between_tiles(const Layer& layer) {
-  constexpr int64_t kRowsOfSmallestTile = 8;
-  const Neighbours rows = between_octaves(layer.m, kRows);
-  return layer.m > kRowsOfSmallestTile && rows.low != rows.high;
-}
-
 // Whether upstream has faster kernels in fp16 than in bf16, which was measured: many rows, and a number of
 // columns that is no multiple of a vector. 64 rows of K = 5192, N = 8812 are at 0.84 of its speed, where the
 // table has 2.55.
 constexpr bool is_unlike_bf16(const Layer& layer) {
   constexpr int64_t kRowsAlike = 32;
-  return layer.is_half && layer.layout == Layout::TransposedOdd && layer.m > kRowsAlike;
+  const bool vectors = layer.layout == Layout::Transposed || layer.layout == Layout::RowMajor;
+  return layer.is_half && !vectors && layer.m > kRowsAlike;
 }
 
 // Whether a layer has a number of columns that was measured.
 constexpr bool has_measured_columns(const Layer& layer) {
   const Neighbours columns = between_half_octaves(layer.n, 0, kColumns);
   return columns.low == columns.high;
+}
+
+constexpr bool is_cell(const Layer& layer) {
+  const Neighbours rows = between_octaves(layer.m, kRows);
+  const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
+  return rows.low == rows.high && has_measured_columns(layer) && depths.low == depths.high;
+}
+
+// How well cells speak for a layer between them, from well to badly.
+enum class Likeness : uint8_t {
+  Small,        // a weight that is there as soon as the launch is
+  Sectors,      // rows of the weight that are whole sectors of the memory, as those of all cells are
+  HalfSectors,  // rows that are not: every other one begins within a sector, and is read with half of another
+  RowMajor,     // [k, n]: tiles have short rows
+  NoVectors,    // n is no multiple of a vector
+};
+inline constexpr int kLikenesses = 5;
+
+constexpr Likeness likeness(const Layer& layer) {
+  constexpr int64_t kSmallWeight = 1 << 18;  // bytes
+  constexpr int64_t kSector = 32;
+  const int64_t size = layer.is_float ? 4 : 2;
+  const int64_t row = layer.layout == Layout::RowMajor ? layer.n : layer.k;
+  const bool vectors = layer.layout == Layout::Transposed || layer.layout == Layout::RowMajor;
+  return vectors && layer.n * layer.k * size <= kSmallWeight ? Likeness::Small
+         : row * size % kSector != 0                         ? Likeness::HalfSectors
+         : layer.layout == Layout::RowMajor                  ? Likeness::RowMajor
+         : vectors                                           ? Likeness::Sectors
+                                                             : Likeness::NoVectors;
+}
+
+// What cells must show before a layer between them counts as faster, in percent: by bits, likeness, and rows
+// of its tile (8, 16, 32, 64). Each is above the worst layer of its kind that was slower than upstream, of
+// 17,393 random ones (docs/kernels/linear.md).
+inline constexpr int kTiles = 4;
+inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 118},
+                                                        {107, 112, 125, 118},
+                                                        {125, 140, 150, 130},
+                                                        {110, 130, 132, 115},
+                                                        {107, 110, 118, 120}},
+                                                       {{107, 107, 107, 107},
+                                                        {107, 107, 125, 118},
+                                                        {130, 110, 137, 120},
+                                                        {115, 115, 140, 115},
+                                                        {130, 110, 135, 130}}};
+// The same of a layer larger than all that were measured: its time is a guess.
+inline constexpr int kAskedBeyond = 200;
+// The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
+// too.
+inline constexpr int kAskedUneven = 120;
+
+// What a layer's cells must show, where a cell itself must show `of_cell`.
+constexpr int asked(const Layer& layer, int of_cell) {
+  const int tile = layer.m <= 8 ? 0 : layer.m <= 16 ? 1 : layer.m <= 32 ? 2 : 3;
+  const int more = is_beyond(layer) ? kAskedBeyond
+                   : is_cell(layer) ? of_cell
+                                    : kAsked[layer.is_float][static_cast<size_t>(likeness(layer))][tile];
+  return std::max(more, of_cell);
 }
 
 // Upstream's time / ours in percent, of the neighbour where it is least.

@@ -63,6 +63,7 @@ struct StepPlan {
   bool lr_on_device = false;  // the kernel reads the learning rate
   bool overlaps = false;      // a launch may start while the one before it runs
   int argument_bytes = 0;     // that the GPU takes in a kernel's arguments
+  int multiprocessors = 0;
 
   std::string describe() const {
     return "lists in up to " + std::to_string(argument_bytes) + " bytes of kernel arguments" +

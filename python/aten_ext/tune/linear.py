@@ -22,7 +22,12 @@ ROWS = tuple(1 << i for i in range(7))
 COLUMNS = tuple((1 << i // 2) if i % 2 == 0 else (3 << i // 2) // 2 for i in range(29))
 DEPTHS = tuple((8 << i // 2) if i % 2 == 0 else (12 << i // 2) for i in range(23))
 DTYPES = (torch.bfloat16, torch.float32)
-LAYOUTS = ("transposed", "transposed odd", "row-major")
+LAYOUTS = ("transposed", "transposed odd", "row-major", "transposed even")
+BETWEEN: dict[str, Callable[[int], int]] = {
+    "transposed odd": lambda n: n | 1,
+    "transposed even": lambda n: n + 2 if n > 2 else 2,
+}
+"""Layouts of an n that is no multiple of a vector, and the n that is measured for an axis' value."""
 
 MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
@@ -51,22 +56,22 @@ class Cell:
 def cells() -> Iterator[Cell]:
     """Every cell that is measured: all of the usual layout, every second depth of the others.
 
-    Of a weight [k, n] every number of columns, since some leave a part of the GPU idle; of [n, k] with an odd
-    n, where upstream takes twice as long, every second.
+    Of a weight [k, n] every number of columns, since some leave a part of the GPU idle; of [n, k] whose n is
+    no multiple of a vector, where upstream takes up to three times as long, every second.
     """
     for (d, dtype), bias, (lay, layout) in itertools.product(
         enumerate(DTYPES), (False, True), enumerate(LAYOUTS)
     ):
         step = 1 if layout == "transposed" else 2
-        columns = 2 if layout == "transposed odd" else 1
+        columns = 2 if layout in BETWEEN else 1
         vector = 16 // dtype.itemsize
         for r, i, j in itertools.product(
             range(len(ROWS)), range(0, len(COLUMNS), columns), range(0, len(DEPTHS), step)
         ):
             k = math.ceil(DEPTHS[j] / vector) * vector
-            n = COLUMNS[i] | 1 if layout == "transposed odd" else math.ceil(COLUMNS[i] / vector) * vector
+            n = BETWEEN[layout](COLUMNS[i]) if layout in BETWEEN else math.ceil(COLUMNS[i] / vector) * vector
             cell = Cell((d, int(bias), lay, r, i, j), dtype, bias, layout, ROWS[r], n, k)
-            if cell.weight_bytes <= MAX_WEIGHT_BYTES and (layout == "transposed odd" or COLUMNS[i] >= n // 2):
+            if cell.weight_bytes <= MAX_WEIGHT_BYTES and (layout in BETWEEN or COLUMNS[i] >= n // 2):
                 yield cell
 
 

@@ -6,12 +6,14 @@ GPU (test_adam_parity.py).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
 from device_on_host import library
+from gpus import GPUS, pretended
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
@@ -46,6 +48,23 @@ def test_parity(order: tuple[int, int], dtype: torch.dtype, offset: int, amsgrad
     torch.ops.aten_ext_on_host_fused_adam.set_order(0, 0)
     for mine, upstream in zip(ours[:-1], theirs[:-1], strict=True):
         torch.testing.assert_close(mine, upstream)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 4, 132])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_lists_of_few_chunks(dtype: torch.dtype, amsgrad: bool, multiprocessors: int) -> None:
+    """Cut finer where they would leave multiprocessors idle: of vectors, of halves of them, and of neither."""
+    library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
+    gpu = dataclasses.replace(GPUS["sm_90"], multiprocessors=multiprocessors)
+    options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": amsgrad, "maximize": False}
+    with pretended(gpu, torch.ops.aten_ext_on_host_fused_adam.set_gpu):
+        for sizes in ([1, 3, 4, 8, 12, 100], [2000, 4100, 900], [4096] * 3, [30000]):
+            ours, theirs = (make_lists(sizes, dtype, 0, amsgrad) for _ in range(2))
+            torch.ops.aten_ext_on_host._fused_adamw_(*ours, **options)
+            torch._fused_adamw_(*theirs, **options)
+            for mine, upstream in zip(ours[:-1], theirs[:-1], strict=True):
+                torch.testing.assert_close(mine, upstream)
 
 
 @pytest.mark.parametrize("lr", ["number", "tensor"])

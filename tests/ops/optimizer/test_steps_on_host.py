@@ -107,6 +107,19 @@ def test_a_driver_that_takes_small_arguments_alone(op: str) -> None:
     assert len(took) > 1 and all("4096" in arguments for arguments in took), took
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 4, 132])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("op", STEPS)
+def test_lists_of_few_chunks(op: str, dtype: torch.dtype, multiprocessors: int) -> None:
+    """Cut finer where they would leave multiprocessors idle: of vectors, of halves of them, and of neither."""
+    gpu = dataclasses.replace(GPUS["sm_90"], multiprocessors=multiprocessors)
+    call_on_host(STEPS[op][0](Maker(SIZES)))  # loads it
+    ops = getattr(torch.ops, f"aten_ext_on_host_{op.strip('_')}")
+    with pretended(gpu, ops.set_gpu):
+        for sizes in ([1, 3, 4, 8, 12, 100], [2000, 4100, 900], [4096] * 3, [30000]):
+            check(STEPS[op][0](Maker([(n,) for n in sizes], dtype)))
+
+
 @pytest.mark.parametrize("op", STEPS)
 def test_found_inf_changes_nothing(op: str) -> None:
     scale = {"found_inf": torch.tensor(1.0)}

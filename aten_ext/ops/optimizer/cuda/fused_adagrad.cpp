@@ -60,7 +60,7 @@ Ran<void> run_adagrad(const Args& a, const StepPlan& plan) {
   FusedAdagradParams p{};
   p.tensors = tensors.data();
   p.count = static_cast<int64_t>(tensors.size());
-  p.launch = {plan.overlaps, plan.argument_bytes};
+  p.launch = {plan.overlaps, plan.argument_bytes, plan.multiprocessors};
   p.dtype = plan.dtype;
   p.maximize = a.maximize;
   p.lr = lr.value;

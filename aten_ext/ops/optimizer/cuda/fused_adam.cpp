@@ -59,7 +59,7 @@ Ran<void> run_adam(const Args& a, const StepPlan& plan) {
   FusedAdamParams p{};
   p.tensors = tensors.data();
   p.count = static_cast<int64_t>(tensors.size());
-  p.launch = {plan.overlaps, plan.argument_bytes};
+  p.launch = {plan.overlaps, plan.argument_bytes, plan.multiprocessors};
   p.dtype = plan.dtype;
   p.decoupled = kDecoupled<Args>;
   p.amsgrad = a.amsgrad;

@@ -62,7 +62,7 @@ Ran<void> run_sgd(const Args& a, const StepPlan& plan) {
   FusedSgdParams p{};
   p.tensors = tensors.data();
   p.count = static_cast<int64_t>(tensors.size());
-  p.launch = {plan.overlaps, plan.argument_bytes};
+  p.launch = {plan.overlaps, plan.argument_bytes, plan.multiprocessors};
   p.dtype = plan.dtype;
   p.nesterov = a.nesterov;
   p.maximize = a.maximize;

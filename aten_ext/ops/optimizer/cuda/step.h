@@ -36,8 +36,12 @@ inline bool is_on_device(const at::Tensor& lr) {
 template <class Args>
 Choice<StepPlan> plan_step(const Args& a) {
   const Gpu& gpu = gpu_of(a.self[0].device());
-  const StepPlan plan{to_dtype(a.self[0].scalar_type()), a.grad_scale.has_value(), is_on_device(a.lr),
-                      gpu.code >= 90, gpu.argument_bytes};
+  const StepPlan plan{to_dtype(a.self[0].scalar_type()),
+                      a.grad_scale.has_value(),
+                      is_on_device(a.lr),
+                      gpu.code >= 90,
+                      gpu.argument_bytes,
+                      gpu.multiprocessors};
   const char* const reason = lacks(gpu, plan.needs());
   return reason != nullptr ? Choice<StepPlan>(reason) : plan;
 }

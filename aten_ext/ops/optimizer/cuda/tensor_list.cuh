@@ -29,6 +29,9 @@ namespace aten_ext::cuda {
 constexpr int kHintsInSmall = 64;
 constexpr int kHintsInLarge = 256;
 
+// Elements of a list that a thread has under way where they are no vectors, or where there are few.
+constexpr int kElementsAtOnce = 4;
+
 // `bytes` of kernel arguments hold as many tensors as fit.
 template <typename Optimizer, int bytes>
 struct ListArguments {
@@ -37,7 +40,7 @@ struct ListArguments {
   static constexpr int kHints = bytes > kSmallArgumentBytes ? kHintsInLarge : kHintsInSmall;
   static constexpr int kBytesPerTensor =
       (kLists + Optimizer::kSteps) * sizeof(void*) + sizeof(int64_t) + sizeof(uint32_t);
-  static constexpr int kOtherBytes = sizeof(Scalars) + (kHints + 1) * sizeof(uint16_t) + 2 * sizeof(int32_t) +
+  static constexpr int kOtherBytes = sizeof(Scalars) + (kHints + 2) * sizeof(uint16_t) + 2 * sizeof(int32_t) +
                                      (Optimizer::kSteps ? 3 : 4) * sizeof(int64_t);
   static constexpr int kCapacity = (bytes - kOtherBytes) / kBytesPerTensor;
 
@@ -45,6 +48,7 @@ struct ListArguments {
   // the first to touch.
   Scalars scalars;
   int32_t hint_shift;
+  uint16_t elements;          // of each list that a thread takes
   uint16_t hint[kHints + 1];  // hint[i] is the tensor of block i << hint_shift
   void* data[kLists][kCapacity];
   const float* step[Optimizer::kSteps ? kCapacity : 1];
@@ -87,6 +91,57 @@ __device__ __forceinline__ void update_all(typename Optimizer::Element (&x)[Opti
   }
 }
 
+// Whether the kernel writes a list.
+template <typename Scalars>
+__device__ __forceinline__ bool is_written(const Scalars& s, int list) {
+  return list != kGrad || s.grad_scale != nullptr;
+}
+
+template <typename Scalars>
+__device__ __forceinline__ bool is_skipped(const Scalars& s) {
+  return s.found_inf != nullptr && *s.found_inf == 1.0f;
+}
+
+// A chunk of whole groups of `kWidth` elements, each one load and one store. Loads come first: what follows
+// until their first use costs nothing.
+template <typename Optimizer, int kWidth>
+__device__ __forceinline__ void update_groups(typename Optimizer::Element* const (&data)[Optimizer::kLists],
+                                              uint32_t count, const typename Optimizer::Scalars& s,
+                                              const float* step) {
+  constexpr int kLists = Optimizer::kLists;
+  typename Optimizer::Element x[kLists][kWidth];
+  const auto load = [&](uint32_t at) {
+#pragma unroll
+    for (int list = 0; list < kLists; ++list) {
+      load_elements(x[list], data[list] + at);
+    }
+  };
+  uint32_t at = threadIdx.x * kWidth;
+  if (at < count) {
+    load(at);
+  }
+  if (is_skipped(s)) {
+    return;
+  }
+  const auto t = Optimizer::prepare(s, step);
+  while (at < count) {
+    update_all<Optimizer>(x, s, t);
+#pragma unroll
+    for (int list = 0; list < kLists; ++list) {
+      if (is_written(s, list)) {
+        store_elements(data[list] + at, x[list]);
+      }
+    }
+    if constexpr (kWidth == Vector<typename Optimizer::Element>::kSize * Optimizer::kVectorsPerThread) {
+      return;
+    }
+    at += blockDim.x * kWidth;
+    if (at < count) {
+      load(at);
+    }
+  }
+}
+
 // The chunk of one block.
 template <typename Optimizer, typename Args>
 __device__ __forceinline__ void update_chunk(const Args& args) {
@@ -96,63 +151,35 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
   const typename Optimizer::Scalars& s = args.scalars;
 
   const int tensor = find_tensor(args, blockIdx.x);
-  const uint32_t chunk = blockDim.x * kVector * Optimizer::kVectorsPerThread;
+  const uint32_t chunk = blockDim.x * args.elements;
   const int64_t begin = static_cast<int64_t>(blockIdx.x - args.first_block[tensor]) * chunk;
   const int64_t left = args.numel[tensor] - begin;  // > 0
   const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;
+  const float* const step = args.step[Optimizer::kSteps ? tensor : 0];
   T* data[kLists];
-  bool vectors = count % kVector == 0;
+  bool vectors = count % kVector == 0 && args.elements >= kVector;
+  bool halves = count % kElementsAtOnce == 0;
 #pragma unroll
   for (int list = 0; list < kLists; ++list) {
     data[list] = static_cast<T*>(args.data[list][tensor]) + begin;
     vectors = vectors && is_vector_aligned(data[list]);
+    halves = halves && are_aligned<kElementsAtOnce>(data[list]);
   }
-  const auto is_written = [&s](int list) { return list != kGrad || s.grad_scale != nullptr; };
-
   if (vectors) {
-    uint32_t at = threadIdx.x * kVector;
-    // Loads first: what follows until their first use costs nothing.
-    T x[kLists][kVector];
-    if (at < count) {
-#pragma unroll
-      for (int list = 0; list < kLists; ++list) {
-        load_vector(x[list], data[list] + at);
-      }
-    }
-    if (s.found_inf != nullptr && *s.found_inf == 1.0f) {
+    update_groups<Optimizer, kVector>(data, count, s, step);
+    return;
+  }
+  if constexpr (kVector > kElementsAtOnce) {
+    if (halves) {
+      update_groups<Optimizer, kElementsAtOnce>(data, count, s, step);
       return;
     }
-    const auto t = Optimizer::prepare(s, args.step[Optimizer::kSteps ? tensor : 0]);
-    while (at < count) {
-      update_all<Optimizer>(x, s, t);
-#pragma unroll
-      for (int list = 0; list < kLists; ++list) {
-        if (is_written(list)) {
-          store_vector(data[list] + at, x[list]);
-        }
-      }
-      if constexpr (Optimizer::kVectorsPerThread == 1) {
-        return;
-      }
-      at += blockDim.x * kVector;
-      if (at < count) {
-#pragma unroll
-        for (int list = 0; list < kLists; ++list) {
-          load_vector(x[list], data[list] + at);
-        }
-      }
-    }
-    return;
   }
 
   // Misaligned, or the ragged end of a tensor: element by element, neighbours by neighbouring threads.
-  if (s.found_inf != nullptr && *s.found_inf == 1.0f) {
-    return;
-  }
-  const auto t = Optimizer::prepare(s, args.step[Optimizer::kSteps ? tensor : 0]);
-  constexpr int kAtOnce = 4;
-  for (uint32_t from = threadIdx.x; from < count; from += kAtOnce * blockDim.x) {
-    T x[kLists][kAtOnce];
+  constexpr int kAtOnce = kElementsAtOnce;
+  T x[kLists][kAtOnce];
+  const auto load = [&](uint32_t from) {
 #pragma unroll
     for (int list = 0; list < kLists; ++list) {
 #pragma unroll
@@ -161,21 +188,33 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
         x[list][i] = at < count ? data[list][at] : from_op<T>(MathType<T>(0));
       }
     }
+  };
+  uint32_t from = threadIdx.x;
+  load(from);
+  if (is_skipped(s)) {
+    return;
+  }
+  const auto t = Optimizer::prepare(s, step);
+  while (from < count) {
     update_all<Optimizer>(x, s, t);
 #pragma unroll
     for (int list = 0; list < kLists; ++list) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const uint32_t at = from + i * blockDim.x;
-        if (is_written(list) && at < count) {
+        if (is_written(s, list) && at < count) {
           data[list][at] = x[list][i];
         }
       }
     }
+    from += kAtOnce * blockDim.x;
+    if (from < count) {
+      load(from);
+    }
   }
 }
 
-// Grid: one block for each chunk of blockDim.x * kVectorsPerThread vectors of each tensor.
+// Grid: one block for each chunk of blockDim.x * `elements` of each tensor.
 //
 // The launches of one list overlap where the GPU can (sm_90: programmatic dependent launch): each lets the
 // next start as soon as its own blocks have, which is safe because they share no tensor, and none ends before

@@ -23,6 +23,7 @@ struct FlatTensors {
 struct ListLaunch {
   bool overlaps;       // each but the first may start while the one before it runs
   int argument_bytes;  // that the GPU takes in a kernel's arguments
+  int multiprocessors;
 };
 
 // What became of the launches of a list.

@@ -19,12 +19,39 @@ namespace {
 constexpr int kMinThreads = 32;
 
 // Threads a block: as many as tensors of this mean size keep busy.
-int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
+inline int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
   int threads = kMinThreads;
   while (threads < most && int64_t{threads} * elements_per_thread * tensors < elements) {
     threads *= 2;
   }
   return threads;
+}
+
+// How a launch cuts its tensors into chunks: of `threads` threads, and so many elements of each.
+struct Cut {
+  int threads, elements;
+};
+
+// At least as many blocks as this comes to.
+constexpr int64_t count_blocks(int64_t elements, int tensors, int64_t chunk) {
+  return std::max<int64_t>(tensors, elements / chunk);
+}
+
+// A thread takes up to `most` elements. Where that leaves multiprocessors without a block, all the time there
+// is is a block's way through its chunk: then a thread takes no more than it has under way at once.
+inline Cut choose_cut(int64_t elements, int tensors, int most, int most_threads, int multiprocessors) {
+  const int threads = choose_threads(elements, tensors, most, most_threads);
+  if (count_blocks(elements, tensors, int64_t{threads} * most) >= multiprocessors) {
+    return {threads, most};
+  }
+  constexpr int kTurn = 2;  // blocks that a multiprocessor has room for, whatever the optimizer
+  const int at_once = std::min(kElementsAtOnce, most);
+  Cut cut{choose_threads(elements, tensors, at_once, most_threads), at_once};
+  while (cut.elements < most &&
+         count_blocks(elements, tensors, int64_t{cut.threads} * cut.elements) > kTurn * multiprocessors) {
+    cut.elements *= 2;
+  }
+  return cut;
 }
 
 // Fills the part of `args` that says which tensors there are and returns the size of the grid.
@@ -60,8 +87,7 @@ Launched launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>),
                                const typename Optimizer::Scalars& scalars, const FlatTensors<lists>* tensors,
                                int64_t count_of_all, const ListLaunch& how, cudaStream_t stream) {
   using Args = ListArguments<Optimizer, bytes>;
-  constexpr int kElementsPerThread =
-      Vector<typename Optimizer::Element>::kSize * Optimizer::kVectorsPerThread;
+  constexpr int kMost = Vector<typename Optimizer::Element>::kSize * Optimizer::kVectorsPerThread;
   static_assert(sizeof(Args) <= bytes, "kernel arguments too large");
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   static_assert(Args::kCapacity <= UINT16_MAX, "a hint is 16 bits");
@@ -76,10 +102,11 @@ Launched launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>),
     for (int i = 0; i < count; ++i) {
       elements += tensors[from + i].numel;
     }
-    const int threads = choose_threads(elements, count, kElementsPerThread, Optimizer::kMaxThreads);
+    const Cut cut = choose_cut(elements, count, kMost, Optimizer::kMaxThreads, how.multiprocessors);
+    args.elements = static_cast<uint16_t>(cut.elements);
     const int64_t blocks =
-        describe_tensors<Optimizer>(args, tensors + from, count, int64_t{threads} * kElementsPerThread);
-    if (const cudaError_t error = sequence.launch(kernel, blocks, threads, args); error != cudaSuccess) {
+        describe_tensors<Optimizer>(args, tensors + from, count, int64_t{cut.threads} * cut.elements);
+    if (const cudaError_t error = sequence.launch(kernel, blocks, cut.threads, args); error != cudaSuccess) {
       return {error, sequence.launches() - 1};
     }
   }
