@@ -226,12 +226,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "bool halves = true;",
         _MARGINS_ON_HOST,
     ),
-    (
-        "a thread takes a whole vector of a chunk without one",
-        _CUDA_LIST,
-        " && args.elements >= kVector;",
-        ";",
-        (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
+    (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
     ),
     (
         "a thread stores past the end",

@@ -198,14 +198,16 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
     [
         (16, 1024, 1024, torch.bfloat16, 107),  # a cell
         (64, 1024, 1024, torch.bfloat16, 107),
-        (8, 1000, 1024, torch.bfloat16, 107),  # between cells, like them
-        (9, 1000, 1024, torch.bfloat16, 112),
-        (17, 1024, 1024, torch.bfloat16, 125),
-        (33, 1024, 1024, torch.bfloat16, 118),
-        (17, 1024, 1024, torch.float32, 125),
-        (4, 1024, 1000, torch.bfloat16, 125),  # rows of the weight that end within a sector
+        (9, 1000, 1024, torch.bfloat16, 107),  # between cells, and like them
+        (17, 1024, 1024, torch.bfloat16, 107),
+        (33, 1024, 1024, torch.bfloat16, 110),
+        (17, 1024, 1024, torch.float32, 107),
+        (9, 1000, 1040, torch.bfloat16, 112),  # rows of the weight that end within a line
+        (17, 1024, 1040, torch.bfloat16, 125),
+        (33, 1024, 1040, torch.bfloat16, 118),
+        (17, 1024, 1000, torch.float32, 125),
+        (4, 1024, 1000, torch.bfloat16, 125),  # within a sector
         (64, 1024, 1000, torch.bfloat16, 130),
-        (64, 1024, 1000, torch.float32, 118),  # of 4 bytes they do not
         (64, 1024, 1004, torch.float32, 120),
         (20, 128, 1000, torch.bfloat16, 107),  # a small weight
         (8, 1023, 1024, torch.bfloat16, 107),  # no vectors
@@ -240,7 +242,8 @@ def test_rows_of_columns_ask_for_more(pretend: Any) -> None:
         (1, 3224, 2048, torch.float32, 120),
         (4, 3072, 2048, torch.bfloat16, 107),  # measured
         (4, 3224, 256, torch.bfloat16, 107),  # a small weight
-        (16, 3224, 2048, torch.bfloat16, 112),  # not only a weight to read
+        (16, 3224, 2048, torch.bfloat16, 120),
+        (16, 3200, 2048, torch.bfloat16, 107),  # 100 blocks for 100 multiprocessors
     ],
 )
 def test_a_layer_that_leaves_multiprocessors_idle_asks_for_more(

@@ -195,7 +195,7 @@ constexpr bool is_uneven(const Layer& layer, Plan plan) {
   constexpr int64_t kLargeWeight = 3'000'000;  // bytes
   const int blocks = ceil_div(layer.n, columns_of(plan)) * plan.splits;
   const int all = ceil_div(blocks, layer.machine.multiprocessors) * layer.machine.multiprocessors;
-  return has_smallest_tile(layer) && int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2) > kLargeWeight &&
+  return int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2) > kLargeWeight &&
          2 * blocks > layer.machine.multiprocessors && blocks <= 2 * layer.machine.multiprocessors &&
          4 * blocks < 3 * all;
 }

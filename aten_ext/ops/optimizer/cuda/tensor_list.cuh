@@ -189,13 +189,20 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
       }
     }
   };
+  // 16-bit elements have a register each: with their loads under way Adam's powers would spill.
+  constexpr bool kIsAhead = sizeof(T) > 2;
   uint32_t from = threadIdx.x;
-  load(from);
+  if constexpr (kIsAhead) {
+    load(from);
+  }
   if (is_skipped(s)) {
     return;
   }
   const auto t = Optimizer::prepare(s, step);
   while (from < count) {
+    if constexpr (!kIsAhead) {
+      load(from);
+    }
     update_all<Optimizer>(x, s, t);
 #pragma unroll
     for (int list = 0; list < kLists; ++list) {
@@ -208,7 +215,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
       }
     }
     from += kAtOnce * blockDim.x;
-    if (from < count) {
+    if (kIsAhead && from < count) {
       load(from);
     }
   }
