@@ -227,8 +227,6 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _MARGINS_ON_HOST,
     ),
     (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
-    ),
-    (
         "a thread stores past the end",
         _CUDA_LIST,
         "if (is_written(s, list) && at < count) {",

@@ -132,17 +132,17 @@ constexpr Likeness likeness(const Layer& layer) {
 // 0.95 of upstream's speed, of 43,662 random ones (docs/kernels/linear.md).
 inline constexpr int kTiles = 4;
 inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 118},
-                                                        {107, 107, 107, 110},
+                                                        {108, 110, 112, 112},
                                                         {107, 112, 125, 118},
-                                                        {125, 140, 150, 130},
+                                                        {125, 150, 150, 130},
                                                         {110, 130, 132, 115},
                                                         {107, 110, 118, 120}},
                                                        {{107, 107, 107, 107},
-                                                        {107, 107, 107, 110},
+                                                        {108, 110, 112, 112},
                                                         {107, 107, 125, 118},
-                                                        {130, 110, 137, 120},
+                                                        {130, 110, 142, 120},
                                                         {115, 115, 140, 115},
-                                                        {130, 110, 135, 130}}};
+                                                        {130, 110, 142, 130}}};
 // The same of a layer larger than all that were measured: its time is a guess.
 inline constexpr int kAskedBeyond = 200;
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so

@@ -54,7 +54,7 @@ def test_parity(order: tuple[int, int], dtype: torch.dtype, offset: int, amsgrad
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_lists_of_few_chunks(dtype: torch.dtype, amsgrad: bool, multiprocessors: int) -> None:
-    """Cut finer where they would leave multiprocessors idle: of vectors, of halves of them, and of neither."""
+    """Cut finer where they would leave multiprocessors idle: vectors, halves of them, and neither."""
     library.load("fused_adam", "ops/optimizer/cuda/fused_adam.cpp", "ops/optimizer/cuda/fused_adam.cu")
     gpu = dataclasses.replace(GPUS["sm_90"], multiprocessors=multiprocessors)
     options: dict[str, Any] = SCALARS | {"weight_decay": 0.1, "amsgrad": amsgrad, "maximize": False}

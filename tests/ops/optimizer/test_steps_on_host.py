@@ -111,7 +111,7 @@ def test_a_driver_that_takes_small_arguments_alone(op: str) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("op", STEPS)
 def test_lists_of_few_chunks(op: str, dtype: torch.dtype, multiprocessors: int) -> None:
-    """Cut finer where they would leave multiprocessors idle: of vectors, of halves of them, and of neither."""
+    """Cut finer where they would leave multiprocessors idle: vectors, halves of them, and neither."""
     gpu = dataclasses.replace(GPUS["sm_90"], multiprocessors=multiprocessors)
     call_on_host(STEPS[op][0](Maker(SIZES)))  # loads it
     ops = getattr(torch.ops, f"aten_ext_on_host_{op.strip('_')}")
