@@ -226,7 +226,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "bool halves = true;",
         _MARGINS_ON_HOST,
     ),
-    (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
+    (
+        "a thread takes more at once than its chunk has",
+        _CUDA_LAUNCH,
+        "const int at_once = std::min(kElementsAtOnce, most);",
+        "const int at_once = kElementsAtOnce;",
+        (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
+    ),
+    (
         "a thread stores past the end",
         _CUDA_LIST,
         "if (is_written(s, list) && at < count) {",
