@@ -12,6 +12,8 @@ from aten_ext.bench.parameter_sets import PARAMETER_SETS, Shapes
 from aten_ext.sweep import draw
 
 MAX_ELEMENTS = {"cuda": 1 << 27, "cpu": 1 << 21}
+SHORT_LIST, SMALL_TENSOR = 100, 1 << 16
+"""Every other list of random sizes leaves most of a GPU idle: tensors, and elements of each, at most."""
 
 
 def case(random: Random, device: str) -> Case | None:
@@ -20,8 +22,9 @@ def case(random: Random, device: str) -> Case | None:
     name = random.choice([s for s in (CPU_SETS if device == "cpu" else GPU_SETS) if _size(s) <= limit])
     shapes = PARAMETER_SETS[name]()
     if random.random() < 0.5:
-        count = draw.log_uniform(random, 1, 2000)
-        most = draw.log_uniform(random, 1, max(1, limit // count))
+        short = random.random() < 0.5
+        count = draw.log_uniform(random, 1, SHORT_LIST if short else 2000)
+        most = draw.log_uniform(random, 1, SMALL_TENSOR if short else max(1, limit // count))
         shapes = [(draw.log_uniform(random, 1, most),) for _ in range(count)]
         name = f"{count} x [1..{most}]"
     optimizer, dtype = random.choice(("adamw", "adam")), random.choice(tuple(ITEMSIZE))
