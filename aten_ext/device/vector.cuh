@@ -106,7 +106,7 @@ __device__ __forceinline__ void store_vector(T* to, const T (&from)[Vector<T>::k
   *reinterpret_cast<uint4*>(to) = bits;
 }
 
-// The same as a store, of 8 or 16 bytes.
+// kCount elements side by side in one store of 8 or 16 bytes, to which `to` is aligned.
 template <int kCount, typename T>
 __device__ __forceinline__ void store_elements(T* to, const T (&from)[kCount]) {
   constexpr int kBytes = kCount * static_cast<int>(sizeof(T));

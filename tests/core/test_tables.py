@@ -227,13 +227,15 @@ def test_what_a_layer_between_cells_asks_of_them(
         assert explain(rows, n, k, dtype).route == route
 
 
-def test_rows_of_columns_ask_for_more(pretend: Any) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "least"), [(8, 1040, 110), (24, 1040, 132), (32, 1040, 132), (32, 1024, 107)]
+)
+def test_what_a_weight_of_rows_asks(rows: int, columns: int, least: int, pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
-    for rows, least in ((8, 110), (24, 132), (32, 107)):
-        for percent, expected in ((least - 1, False), (least, True)):
-            register(MADE_UP, all_of(percent))
-            answer = aten_ext.explain("mm", meta(rows, 1024), meta(1024, 1024 + 16 * (rows < 32)), key="CUDA")
-            assert (answer.plan or "").startswith("few rows") is expected
+    for percent, expected in ((least - 1, False), (least, True)):
+        register(MADE_UP, all_of(percent))
+        answer = aten_ext.explain("mm", meta(rows, 1024), meta(1024, columns), key="CUDA")
+        assert (answer.plan or "").startswith("few rows") is expected
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,17 @@ constexpr bool is_beyond(const Layer& layer) {
   return layer.n > int64_t{1} << kLastColumn || layer.k > int64_t{1} << kLastDepth;
 }
 
+// Whether a layer's number of columns is a multiple of a vector of 16 bytes.
+constexpr bool has_vectors(const Layer& layer) {
+  return layer.layout == Layout::Transposed || layer.layout == Layout::RowMajor;
+}
+
 // Whether upstream has faster kernels in fp16 than in bf16, which was measured: many rows, and a number of
 // columns that is no multiple of a vector. 64 rows of K = 5192, N = 8812 are at 0.84 of its speed, where the
 // table has 2.55.
 constexpr bool is_unlike_bf16(const Layer& layer) {
   constexpr int64_t kRowsAlike = 32;
-  const bool vectors = layer.layout == Layout::Transposed || layer.layout == Layout::RowMajor;
-  return layer.is_half && !vectors && layer.m > kRowsAlike;
+  return layer.is_half && !has_vectors(layer) && layer.m > kRowsAlike;
 }
 
 // Whether a layer has a number of columns that was measured.
@@ -118,7 +122,7 @@ constexpr Likeness likeness(const Layer& layer) {
   constexpr int64_t kLine = 128;
   const int64_t size = layer.is_float ? 4 : 2;
   const int64_t row = layer.layout == Layout::RowMajor ? layer.n : layer.k;
-  const bool vectors = layer.layout == Layout::Transposed || layer.layout == Layout::RowMajor;
+  const bool vectors = has_vectors(layer);
   return vectors && layer.n * layer.k * size <= kSmallWeight ? Likeness::Small
          : row * size % kSector != 0                         ? Likeness::HalfSectors
          : layer.layout == Layout::RowMajor                  ? Likeness::RowMajor
@@ -128,8 +132,8 @@ constexpr Likeness likeness(const Layer& layer) {
 }
 
 // What cells must show before a layer between them counts as faster, in percent: by bits, likeness, and rows
-// of its tile (8, 16, 32, 64). Each is above what the cells said of the layers of its kind that were below
-// 0.95 of upstream's speed, of 43,662 random ones (docs/kernels/linear.md).
+// of its tile (8, 16, 32, 64). Chosen by what the cells said of the random layers of each kind that were
+// below 0.95 of upstream's speed; which of them still pass, docs/kernels/linear.md says.
 inline constexpr int kTiles = 4;
 inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 118},
                                                         {108, 110, 112, 112},
@@ -151,7 +155,8 @@ inline constexpr int kAskedUneven = 120;
 
 // What a layer's cells must show, where a cell itself must show `of_cell`.
 constexpr int asked(const Layer& layer, int of_cell) {
-  const int tile = layer.m <= 8 ? 0 : layer.m <= 16 ? 1 : layer.m <= 32 ? 2 : 3;
+  constexpr int kSmallestTile = floor_log2(8);  // the rows' axis is one of powers of two
+  const int tile = std::max(between_octaves(layer.m, kRows).high - kSmallestTile, 0);
   const int more = is_beyond(layer) ? kAskedBeyond
                    : is_cell(layer) ? of_cell
                                     : kAsked[layer.is_float][static_cast<size_t>(likeness(layer))][tile];

@@ -132,6 +132,7 @@ __device__ __forceinline__ void update_groups(typename Optimizer::Element* const
         store_elements(data[list] + at, x[list]);
       }
     }
+    // The most that a thread takes of a chunk: there is no second group.
     if constexpr (kWidth == Vector<typename Optimizer::Element>::kSize * Optimizer::kVectorsPerThread) {
       return;
     }

@@ -19,7 +19,7 @@ namespace {
 constexpr int kMinThreads = 32;
 
 // Threads a block: as many as tensors of this mean size keep busy.
-inline int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
+constexpr int choose_threads(int64_t elements, int tensors, int elements_per_thread, int most) {
   int threads = kMinThreads;
   while (threads < most && int64_t{threads} * elements_per_thread * tensors < elements) {
     threads *= 2;
@@ -39,7 +39,7 @@ constexpr int64_t count_blocks(int64_t elements, int tensors, int64_t chunk) {
 
 // A thread takes up to `most` elements. Where that leaves multiprocessors without a block, all the time there
 // is is a block's way through its chunk: then a thread takes no more than it has under way at once.
-inline Cut choose_cut(int64_t elements, int tensors, int most, int most_threads, int multiprocessors) {
+constexpr Cut choose_cut(int64_t elements, int tensors, int most, int most_threads, int multiprocessors) {
   const int threads = choose_threads(elements, tensors, most, most_threads);
   if (count_blocks(elements, tensors, int64_t{threads} * most) >= multiprocessors) {
     return {threads, most};
@@ -53,6 +53,17 @@ inline Cut choose_cut(int64_t elements, int tensors, int most, int most_threads,
   }
   return cut;
 }
+
+constexpr bool cuts(Cut cut, int threads, int elements) {
+  return cut.threads == threads && cut.elements == elements;
+}
+// Adam in fp64 on 132 multiprocessors: a long list, and a short one.
+static_assert(cuts(choose_cut(100'000'000, 10, 16, 256, 132), 256, 16));
+static_assert(cuts(choose_cut(5400, 6, 16, 256, 132), 256, 4));
+// A list that is short for a thread's four elements and long for its GPU.
+static_assert(cuts(choose_cut(400'000, 1, 16, 256, 132), 256, 8));
+// SGD in fp64 has two elements a thread at most.
+static_assert(cuts(choose_cut(5000, 1, 2, 256, 132), 256, 2));
 
 // Fills the part of `args` that says which tensors there are and returns the size of the grid.
 template <typename Optimizer, typename Args, int lists>
