@@ -189,7 +189,7 @@ bool tune(const LinearParams& p, const Machine& machine, const char* name, const
       const Plan plan = make_plan(layer, groups, splits, alone);
       const int blocks = ceil_div(p.N, columns_of(plan)) * splits;
       const bool is_chosen = groups == chosen.groups && splits == chosen.splits && alone == chosen.alone;
-      if (!is_tile(plan.rows, groups) || (alone && !has_alone(kIsFloat, plan.rows, groups)) ||
+      if (!is_tile(plan.rows, groups, true) || (alone && !has_alone(kIsFloat, plan.rows, groups, true)) ||
           splits > stages_of(p.K, kIsFloat, plan) ||
           (!is_chosen && blocks > 8 * kBlocksPerMultiprocessor * machine.multiprocessors)) {
         continue;
@@ -260,6 +260,7 @@ bool tune_dtype(Dtype dtype, const char* dtype_name, const std::string& text, co
         p.dtype = dtype;
         p.epilogue = Epilogue::ReLU;
         p.mat2_is_transposed = transposed;
+        p.vectors = p.words = true;
         right = tune<T>(p, machine, name, memory, weight_bytes, stream) && right;
       }
     }

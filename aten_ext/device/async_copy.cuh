@@ -40,6 +40,18 @@ __device__ __forceinline__ void copy_async_16_or_zero(void* shared, const void* 
 #endif
 }
 
+// 4 bytes, of which the first `bytes` (0 to 4) are read and the others are zeros; both addresses are
+// multiples of 4.
+__device__ __forceinline__ void copy_async_4_or_zero(void* shared, const void* global, int bytes) {
+  [[maybe_unused]] const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global), "r"(bytes)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
 // Asks for the cache line at `global` to come to the L2, which is where all writes go: harmless however
 // early.
 __device__ __forceinline__ void prefetch_to_l2(const void* global) {

@@ -9,6 +9,7 @@ _RULE = "aten_ext/ops/linear/choose.cpp"
 _ARGS = "aten_ext/ops/linear/call.h"
 _RUN = "aten_ext/ops/linear/run.cpp"
 _LT = "aten_ext/ops/linear/lt.cpp"
+_ROWS = "tests/ops/linear/test_on_host.py::test_rows_of_no_whole_vectors"
 _KERNEL = "aten_ext/ops/linear/few_rows.cu"
 _DEVICE = "aten_ext/ops/linear"
 _RULES = ("tests/ops/linear/test_rules.py::test_declines",)
@@ -32,8 +33,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers that leave multiprocessors idle ask for no more",
         _RULE,
-        "return uneven && percent < crossover::kAskedUneven ? kSlower : nullptr;",
-        "return uneven && false ? kSlower : nullptr;",
+        "return uneven && percent < crossover::kAskedUneven ? slower : nullptr;",
+        "return uneven && false ? slower : nullptr;",
         ("tests/core/test_tables.py::test_a_layer_that_leaves_multiprocessors_idle_asks_for_more",),
     ),
     (
@@ -46,8 +47,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: an even number of columns is an odd one",
         _RULE,
-        "call.n() % 2 == 0",
-        "false",
+        "call.n() % 2 == 0                  ? Layout::TransposedEven",
+        "false ? Layout::TransposedEven",
         ("tests/core/test_tables.py::test_dtype_bias_and_layout_have_cells_of_their_own",),
     ),
     (
@@ -63,6 +64,48 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "percent < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)",
         "percent < crossover::asked(layer, table.least)",
         ("tests/core/test_tables.py::test_fp16_is_upstream_s_where_bf16_says_nothing_of_it",),
+    ),
+    (
+        "linear: fp16 has bf16's cells",
+        "aten_ext/ops/linear/crossover.h",
+        "layer.is_half ? 2 : 0",
+        "0",
+        ("tests/core/test_tables.py::test_fp16_has_cells_of_its_own",),
+    ),
+    (
+        "linear: words are asked for at odd addresses",
+        _RULE,
+        "t.const_data_ptr()) % kWord == 0 &&",
+        "t.const_data_ptr()) % 2 == 0 &&",
+        (_ROWS, "tests/core/test_tables.py::test_which_cells_speak_for_rows_of_no_vectors"),
+    ),
+    (
+        "linear: an only row's stride counts",
+        _RUN,
+        "return t.size(row) == 1 ? 0 : t.stride(row);",
+        "return t.stride(row);",
+        (_ROWS,),
+    ),
+    (
+        "linear: what follows a row is multiplied",
+        f"{_DEVICE}/pieces.cuh",
+        "min(max(left(i), 0), kElements)",
+        "kElements",
+        (_ROWS,),
+    ),
+    (
+        "linear: what follows an odd row is multiplied",
+        f"{_DEVICE}/pieces.cuh",
+        "j < left(first + i)",
+        "j <= left(first + i)",
+        (_ROWS,),
+    ),
+    (
+        "linear: sums are sent one at a time, to where four go",
+        f"{_DEVICE}/reduce.cuh",
+        "const int element = thread * width + i * threads;",
+        "const int element = thread + i * threads;",
+        _MM,
     ),
     (
         "linear: fp16 accumulation is not asked about",
@@ -109,15 +152,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: what one row says holds for all",
         _KERNEL,
-        "row == zeros_row ? zeros_are_tiny : has_tiny(x, p.K);",
-        "zeros_row >= 0 ? zeros_are_tiny : has_tiny(x, p.K);",
+        "row == zeros_row ? zeros_are_tiny : has_tiny<vectors>(x, p.K);",
+        "zeros_row >= 0 ? zeros_are_tiny : has_tiny<vectors>(x, p.K);",
         (f"{_SMALL}::test_small_rows_among_others", f"{_SMALL}::test_one_small_number_among_zeros"),
     ),
     (
         "linear: the end of a row is not looked at",
         _KERNEL,
-        "32 * 4; k < K; k += 32 * 4) {",
-        "32 * 4; k < K - 4; k += 32 * 4) {",
+        "32 * kAtOnce; k < K; k += 32 * kAtOnce) {",
+        "32 * kAtOnce; k < K - 4; k += 32 * kAtOnce) {",
         (f"{_SMALL}::test_one_small_number_among_zeros",),
     ),
     (
@@ -193,8 +236,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: what lies beyond K is read",
         f"{_DEVICE}/weight.cuh",
-        "k_left > 0 ? columns_left_ : 0",
-        "columns_left_",
+        "elements_left <= 0 ? 0 : transposed",
+        "transposed",
         _MM,
     ),
     (

@@ -52,6 +52,19 @@ bool has_aligned_rows(const at::Tensor& t, int64_t row, int64_t column) {
          keeps_aligned(t, t.size(column)) && is_aligned(t);
 }
 
+// Rows of [rows, columns]: elements side by side, wherever rows begin.
+bool has_apart_rows(const at::Tensor& t, int64_t row, int64_t column) {
+  return (t.size(column) == 1 || t.stride(column) == 1) &&
+         (t.size(row) == 1 || t.stride(row) >= t.size(column));
+}
+
+// Whether all rows begin at multiples of 4 bytes.
+bool has_rows_of_words(const at::Tensor& t, int64_t row) {
+  constexpr int64_t kWord = 4;
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kWord == 0 &&
+         (t.size(row) == 1 || t.stride(row) * static_cast<int64_t>(t.element_size()) % kWord == 0);
+}
+
 // A bias that is as large as the result. addmm's overloads with out_dtype, which are upstream's, round the
 // product before they add it; in 16 bits that shows.
 bool is_whole_matrix(const LinearCall& call) {
@@ -130,14 +143,19 @@ const char* take_few_rows(const LinearCall& call, FewRowsPlan& plan) {
   if (call.m() > cuda::few_rows::kMaxRows) {
     return "more than 64 rows";
   }
-  if (!has_aligned_rows(call.mat1, 0, 1)) {
-    return "mat1 whose rows are not contiguous in multiples of 16 bytes";
+  if (!has_apart_rows(call.mat1, 0, 1)) {
+    return "mat1 whose rows are not contiguous";
   }
-  // As nn.Linear gives it: the transposed view of [N, K].
-  plan.mat2_is_transposed = has_aligned_rows(call.mat2, 1, 0);
-  if (!plan.mat2_is_transposed && !has_aligned_rows(call.mat2, 0, 1)) {
-    return "mat2 that is neither rows nor columns contiguous in multiples of 16 bytes";
+  // As nn.Linear gives it: the transposed view of [N, K]. Where one side is 1 it may be either: then by whole
+  // vectors, if it can be.
+  const bool aligned = has_aligned_rows(call.mat2, 1, 0);
+  plan.vectors = has_aligned_rows(call.mat1, 0, 1) && (aligned || has_aligned_rows(call.mat2, 0, 1));
+  plan.mat2_is_transposed = plan.vectors ? aligned : has_apart_rows(call.mat2, 1, 0);
+  if (!plan.mat2_is_transposed && !has_apart_rows(call.mat2, 0, 1)) {
+    return "mat2 with neither rows nor columns contiguous";
   }
+  plan.words =
+      has_rows_of_words(call.mat1, 0) && has_rows_of_words(call.mat2, plan.mat2_is_transposed ? 1 : 0);
   if (call.out != nullptr &&
       ((call.n() > 1 && call.out->stride(1) != 1) || (call.m() > 1 && call.out->stride(0) < call.n()))) {
     return "out whose rows are not contiguous";
@@ -164,9 +182,28 @@ const char* decline_few_rows_flags(Dtype dtype, const MatmulFlags& flags) {
 }
 
 cuda::few_rows::Layer few_rows_layer(const LinearCall& call, const Gpu& gpu, const FewRowsPlan& plan) {
-  return {static_cast<int>(call.m()), static_cast<int>(call.n()),
-          static_cast<int>(call.k()), plan.dtype == Dtype::Float,
-          plan.mat2_is_transposed,    {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters}};
+  return {static_cast<int>(call.m()),
+          static_cast<int>(call.n()),
+          static_cast<int>(call.k()),
+          plan.dtype == Dtype::Float,
+          plan.mat2_is_transposed,
+          {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters},
+          plan.vectors};
+}
+
+// Which of the layouts that were measured a call has.
+crossover::Layout layout_of(const LinearCall& call, const FewRowsPlan& plan) {
+  using crossover::Layout;
+  const bool transposed = plan.mat2_is_transposed;
+  if (!plan.vectors) {
+    const bool even = call.k() % 2 == 0 && call.n() % 2 == 0 && plan.words;
+    return transposed ? (even ? Layout::TransposedWords : Layout::TransposedHalves)
+                      : (even ? Layout::RowMajorWords : Layout::RowMajorHalves);
+  }
+  return !transposed                          ? Layout::RowMajor
+         : keeps_aligned(call.mat1, call.n()) ? Layout::Transposed
+         : call.n() % 2 == 0                  ? Layout::TransposedEven
+                                              : Layout::TransposedOdd;
 }
 
 const char* cut_into_tiles(const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
@@ -177,28 +214,32 @@ const char* cut_into_tiles(const LinearCall& call, const Gpu& gpu, FewRowsPlan& 
 // Whether a measured table says that the kernel is faster. Its tiles are chosen here: how evenly they fill
 // the GPU counts too.
 const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
-  constexpr const char* kSlower = "shape that upstream multiplies faster";
+  // Two reasons, because users can mend the second.
+  const char* const slower =
+      plan.vectors ? "shape that upstream multiplies faster"
+                   : "shape that upstream multiplies faster, and rows of no multiple of 16 bytes";
   if (table.percent == nullptr) {
     return "no table of the shapes that upstream multiplies faster";
   }
-  const auto layout = !plan.mat2_is_transposed             ? crossover::Layout::RowMajor
-                      : keeps_aligned(call.mat1, call.n()) ? crossover::Layout::Transposed
-                      : call.n() % 2 == 0                  ? crossover::Layout::TransposedEven
-                                                           : crossover::Layout::TransposedOdd;
   // Where a whole matrix is added, upstream's product is that of a layer without a bias: into a copy of it.
   const bool bias = call.bias != nullptr && !is_whole_matrix(call);
-  const crossover::Layer layer{
-      call.m(), call.n(), call.k(), plan.dtype == Dtype::Float, plan.dtype == Dtype::Half, bias, layout};
+  const crossover::Layer layer{call.m(),
+                               call.n(),
+                               call.k(),
+                               plan.dtype == Dtype::Float,
+                               plan.dtype == Dtype::Half,
+                               bias,
+                               layout_of(call, plan)};
   const int percent = crossover::least_percent(table.percent, layer);
   if (percent < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
-    return kSlower;
+    return slower;
   }
   if (const char* reason = cut_into_tiles(call, gpu, plan)) {
     return reason;
   }
   const bool uneven = !crossover::has_measured_columns(layer) &&
                       cuda::few_rows::is_uneven(few_rows_layer(call, gpu, plan), plan.tiles);
-  return uneven && percent < crossover::kAskedUneven ? kSlower : nullptr;
+  return uneven && percent < crossover::kAskedUneven ? slower : nullptr;
 }
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
@@ -298,6 +339,7 @@ std::string LinearPlan::describe() const {
          std::to_string(cuda::few_rows::columns_of(tiles)) + ", " + std::to_string(tiles.splits) +
          (tiles.splits == 1 ? " block" : " blocks") + " a tile" +
          (tiles.alone ? ", one a multiprocessor" : "") +
+         (few_rows->vectors ? "" : ", rows of no whole vectors") +
          (few_rows->evidence != nullptr ? "; " + few_rows->evidence->source : "");
 }
 
@@ -307,7 +349,9 @@ Needs LinearPlan::needs() const {
   if (const auto* few_rows = std::get_if<FewRowsPlan>(&way)) {
     const cuda::few_rows::Plan& tiles = few_rows->tiles;
     needs.shared_bytes = cuda::few_rows::smem_bytes(tiles.rows, tiles.groups, tiles.alone);
-    needs.cluster = tiles.splits;
+    while (needs.cluster < tiles.splits) {
+      needs.cluster *= 2;  // where a cluster of 4 finds room, one of 3 does
+    }
   }
   return needs;
 }

@@ -15,16 +15,28 @@ namespace aten_ext {
 namespace crossover {
 
 // How the weight lies: [n, k] or, of rows, [k, n]. Of [n, k] upstream has kernels of their own for an n that
-// is a multiple of a vector of 16 bytes, an odd one, and another even one.
-enum class Layout : uint8_t { Transposed, TransposedOdd, RowMajor, TransposedEven };
-inline constexpr int kLayouts = 4;
+// is a multiple of a vector of 16 bytes, an odd one, and another even one. Words and Halves: rows of mat1 or
+// of the weight are no whole vectors; of Words n, k and the addresses are even.
+enum class Layout : uint8_t {
+  Transposed,
+  TransposedOdd,
+  RowMajor,
+  TransposedEven,
+  TransposedWords,
+  TransposedHalves,
+  RowMajorWords,
+  RowMajorHalves
+};
+inline constexpr int kLayouts = 8;
 
 inline constexpr int kRows = 7;        // 1, 2, 4, ... 64
 inline constexpr int kColumns = 29;    // 1, 1.5, 2, 3, 4, 6, ... 16384
 inline constexpr int kDepths = 23;     // 8, 12, 16, ... 16384
 inline constexpr int kFirstDepth = 3;  // log2
 
-inline constexpr std::array<int64_t, 6> kShape{2, 2, kLayouts, kRows, kColumns, kDepths};
+inline constexpr int kDtypes = 3;  // bf16, fp32, fp16
+
+inline constexpr std::array<int64_t, 6> kShape{kDtypes, 2, kLayouts, kRows, kColumns, kDepths};
 
 // The cells of an axis that a size lies between; one, twice, where it is that cell's.
 struct Neighbours {
@@ -60,15 +72,15 @@ constexpr Neighbours between_half_octaves(int64_t size, int first, int cells) {
 struct Layer {
   int64_t m, n, k;
   bool is_float;  // otherwise 16 bits
-  bool is_half;   // of them fp16, not bf16, which the table was measured in
+  bool is_half;   // of them fp16, which has cells of its own where rows are no whole vectors
   bool has_bias;
   Layout layout;
 };
 
 constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
+  const size_t dtype = layer.is_float ? 1 : layer.is_half ? 2 : 0;
   const size_t kind =
-      (static_cast<size_t>(layer.is_float) * 2 + static_cast<size_t>(layer.has_bias)) * kLayouts +
-      static_cast<size_t>(layer.layout);
+      (dtype * 2 + static_cast<size_t>(layer.has_bias)) * kLayouts + static_cast<size_t>(layer.layout);
   return ((kind * kRows + static_cast<size_t>(rows)) * kColumns + static_cast<size_t>(columns)) * kDepths +
          static_cast<size_t>(depth);
 }
@@ -85,12 +97,17 @@ constexpr bool has_vectors(const Layer& layer) {
   return layer.layout == Layout::Transposed || layer.layout == Layout::RowMajor;
 }
 
+// Whether rows of both operands are whole vectors.
+constexpr bool has_rows_of_vectors(const Layer& layer) {
+  return layer.layout <= Layout::TransposedEven;
+}
+
 // Whether upstream has faster kernels in fp16 than in bf16, which was measured: many rows, and a number of
 // columns that is no multiple of a vector. 64 rows of K = 5192, N = 8812 are at 0.84 of its speed, where the
 // table has 2.55.
 constexpr bool is_unlike_bf16(const Layer& layer) {
   constexpr int64_t kRowsAlike = 32;
-  return layer.is_half && !has_vectors(layer) && layer.m > kRowsAlike;
+  return layer.is_half && !has_vectors(layer) && has_rows_of_vectors(layer) && layer.m > kRowsAlike;
 }
 
 // Whether a layer has a number of columns that was measured.
@@ -102,7 +119,8 @@ constexpr bool has_measured_columns(const Layer& layer) {
 constexpr bool is_cell(const Layer& layer) {
   const Neighbours rows = between_octaves(layer.m, kRows);
   const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
-  return rows.low == rows.high && has_measured_columns(layer) && depths.low == depths.high;
+  return has_rows_of_vectors(layer) && rows.low == rows.high && has_measured_columns(layer) &&
+         depths.low == depths.high;
 }
 
 // How well cells speak for a layer between them, from well to badly.
@@ -113,8 +131,9 @@ enum class Likeness : uint8_t {
   HalfSectors,  // rows that are not: every other one begins within a sector, and is read with half of another
   RowMajor,     // [k, n]: tiles have short rows
   NoVectors,    // n is no multiple of a vector
+  NoRows,       // nor are rows of an operand
 };
-inline constexpr int kLikenesses = 6;
+inline constexpr int kLikenesses = 7;
 
 constexpr Likeness likeness(const Layer& layer) {
   constexpr int64_t kSmallWeight = 1 << 18;  // bytes
@@ -123,30 +142,33 @@ constexpr Likeness likeness(const Layer& layer) {
   const int64_t size = layer.is_float ? 4 : 2;
   const int64_t row = layer.layout == Layout::RowMajor ? layer.n : layer.k;
   const bool vectors = has_vectors(layer);
-  return vectors && layer.n * layer.k * size <= kSmallWeight ? Likeness::Small
-         : row * size % kSector != 0                         ? Likeness::HalfSectors
-         : layer.layout == Layout::RowMajor                  ? Likeness::RowMajor
-         : !vectors                                          ? Likeness::NoVectors
-         : row * size % kLine != 0                           ? Likeness::Sectors
-                                                             : Likeness::Lines;
+  return !has_rows_of_vectors(layer)                           ? Likeness::NoRows
+         : vectors && layer.n * layer.k * size <= kSmallWeight ? Likeness::Small
+         : row * size % kSector != 0                           ? Likeness::HalfSectors
+         : layer.layout == Layout::RowMajor                    ? Likeness::RowMajor
+         : !vectors                                            ? Likeness::NoVectors
+         : row * size % kLine != 0                             ? Likeness::Sectors
+                                                               : Likeness::Lines;
 }
 
 // What cells must show before a layer between them counts as faster, in percent: by bits, likeness, and rows
 // of its tile (8, 16, 32, 64). Chosen by what the cells said of the random layers of each kind that were
 // below 0.95 of upstream's speed; which of them still pass, docs/kernels/linear.md says.
 inline constexpr int kTiles = 4;
-inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 118},
+inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 115},
                                                         {108, 110, 112, 112},
-                                                        {107, 112, 125, 118},
-                                                        {125, 150, 150, 130},
-                                                        {110, 130, 132, 115},
-                                                        {107, 110, 118, 120}},
-                                                       {{107, 107, 107, 107},
+                                                        {107, 112, 118, 118},
+                                                        {125, 135, 150, 130},
+                                                        {110, 118, 118, 115},
+                                                        {107, 110, 142, 120},
+                                                        {140, 140, 135, 135}},
+                                                       {{107, 107, 107, 130},
                                                         {108, 110, 112, 112},
-                                                        {107, 107, 125, 118},
-                                                        {130, 110, 142, 120},
-                                                        {115, 115, 140, 115},
-                                                        {130, 110, 142, 130}}};
+                                                        {107, 107, 115, 118},
+                                                        {120, 110, 135, 120},
+                                                        {115, 115, 125, 115},
+                                                        {125, 110, 150, 135},
+                                                        {140, 150, 150, 150}}};
 // The same of a layer larger than all that were measured: its time is a guess.
 inline constexpr int kAskedBeyond = 200;
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so

@@ -8,7 +8,7 @@
 // Measured times, what limits them and what was tried: docs/kernels/linear.md.
 //
 // Tensor cores multiply, sums are fp32, the result is rounded once. fp32 is not TF32 (product.cuh). Tiles
-// come in 16-byte asynchronous copies, whole cache lines at a time, up to three stages ahead. K is split
+// come in asynchronous copies, whole cache lines at a time, up to three stages ahead. K is split
 // among the warps of a block and the blocks of a cluster, which add up in shared memory in a fixed order
 // (reduce.cuh): no atomics, no workspace, no second launch.
 //
@@ -28,6 +28,7 @@
 #include "device/vector.cuh"
 #include "ops/linear/epilogue.cuh"
 #include "ops/linear/few_rows_plan.h"
+#include "ops/linear/pieces.cuh"
 #include "ops/linear/product.cuh"
 #include "ops/linear/reduce.cuh"
 #include "ops/linear/weight.cuh"
@@ -52,21 +53,23 @@ struct Arguments {
 
 // A block's warps: `groups` times 16 columns of the result, and for each group kWarps / groups warps that
 // take turns with k.
-template <typename T, bool transposed, int rows, int groups, bool alone>
+template <typename T, bool transposed, int rows, int groups, bool vectors, bool alone>
 struct Geometry {
   static constexpr int kDepthGroups = kWarps / groups;
-  using Weight = LinearWeight<T, transposed, groups, kDepthGroups, few_rows::kStageSteps>;
+  using Weight = LinearWeight<T, transposed, groups, kDepthGroups, few_rows::kStageSteps, vectors>;
   static constexpr int kColumns = Weight::kColumns;
   static constexpr int kDepth = Weight::kDepth;
   // Rows of mat1 in shared memory. The halves of each 128 bytes change places in every other row, so that the
   // lanes that read at once (four vectors of two rows) find different banks.
   static constexpr int kVector = Vector<T>::kSize;
   static constexpr int kVectors = kDepth / kVector;
-  static constexpr int kRowsAtOnce = kThreads / kVectors;
+  static constexpr int kPieces = kVectors * Pieces<T, vectors>::kInVector;
+  static constexpr int kRowsAtOnce = kThreads / kPieces;
   // A stage: a tile of the weight, and of mat1.
   static constexpr int kStageVectors = few_rows::stage_bytes(rows, groups) / 16;
   static constexpr int kPartialStride = few_rows::partial_stride(groups);
-  using Sums = PartialSums<kThreads, kDepthGroups, rows, kColumns, kPartialStride>;
+  static constexpr int kWidth = rows * kColumns < 4 * kThreads ? 1 : 4;
+  using Sums = PartialSums<kThreads, kDepthGroups, rows, kColumns, kPartialStride, kWidth>;
   static constexpr int kSlots = few_rows::slots(rows, groups, alone);
   static constexpr int kRingBytes = few_rows::ring_bytes(rows, groups, alone);
   static constexpr int kBytes = few_rows::smem_bytes(rows, groups, alone);
@@ -101,12 +104,14 @@ __device__ float dot_of_warp(const LinearParams& p, int m, int n) {
 
 // Whether a row of mat1 has numbers so small that a part of them, or all, is none of bf16's. Whole warps.
 // Called, because inlined it costs the whole kernel up to 28 registers.
+template <bool vectors>
 __device__ __attribute__((noinline)) bool has_tiny(const float* x, int K) {
+  constexpr int kAtOnce = vectors ? 4 : 1;
   uint32_t least = UINT32_MAX;  // of the sizes as bits; a zero wraps around and is the largest
 #pragma unroll 4
-  for (int k = static_cast<int>(threadIdx.x) % 32 * 4; k < K; k += 32 * 4) {
-    float part[4];
-    load_vector<float>(part, x + k);
+  for (int k = static_cast<int>(threadIdx.x) % 32 * kAtOnce; k < K; k += 32 * kAtOnce) {
+    float part[kAtOnce];
+    load_elements(part, x + k);
 #pragma unroll
     for (const float value : part) {
       least = min(least, (__float_as_uint(value) << 1) - 1);
@@ -117,7 +122,7 @@ __device__ __attribute__((noinline)) bool has_tiny(const float* x, int K) {
 
 // fp32: forms those of a thread's sums again that are not finite, or so small that operands may have lost
 // parts. A sum of 0 is most often one of zeros, and formed again only where mat1 says otherwise. Whole warps.
-template <bool transposed, int rows, int sums>
+template <bool transposed, bool vectors, int rows, int sums>
 __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearParams& p, int first_row,
                                           int row_end, int n) {
   uint32_t wrong = 0;  // a bit for each
@@ -150,7 +155,7 @@ __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearPar
       const int row = __shfl_sync(0xffffffff, m, which);
       if ((zeros >> which & 1) != 0) {
         const auto* x = static_cast<const float*>(p.mat1) + row * p.mat1_stride;
-        zeros_are_tiny = row == zeros_row ? zeros_are_tiny : has_tiny(x, p.K);
+        zeros_are_tiny = row == zeros_row ? zeros_are_tiny : has_tiny<vectors>(x, p.K);
         zeros_row = row;
         if (!zeros_are_tiny) {  // nor are the other zeros of this row
           again &= ~(zeros & __ballot_sync(0xffffffff, m == row));
@@ -166,17 +171,30 @@ __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearPar
   }
 }
 
+// Asks for a row of mat1 to come to the L2, by the vectors that it is in.
+template <bool vectors, typename T>
+__device__ __forceinline__ void prefetch_row(const T* row, int K) {
+  auto begin = reinterpret_cast<uintptr_t>(row);
+  uintptr_t end = begin + static_cast<uintptr_t>(K) * sizeof(T);
+  if constexpr (!vectors) {
+    begin = begin / 16 * 16;
+    end = (end + 15) / 16 * 16;
+  }
+  prefetch_bulk_to_l2(reinterpret_cast<const void*>(begin), static_cast<int>(end - begin));
+}
+
 // Grid: for each tile of columns a cluster of `splits` blocks (or one block), each with its part of K.
-template <typename T, bool transposed, int rows, int groups, bool alone>
+template <typename T, bool transposed, int rows, int groups, bool vectors, bool alone>
 __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiprocessor) void linear_kernel(
     const __grid_constant__ Arguments args) {
-  using G = Geometry<T, transposed, rows, groups, alone>;
+  using G = Geometry<T, transposed, rows, groups, vectors, alone>;
   using W = typename G::Weight;
   const LinearParams& p = args.p;
   uint4* shared = dynamic_shared<uint4>();
   const int rank = args.splits == 1 ? 0 : static_cast<int>(cluster_rank());
-  const typename G::Sums partial_sums(dynamic_shared<char>() + G::kRingBytes, p.M, args.splits, args.of_block,
-                                      rank);
+  using Sums = typename G::Sums;
+  using Piece = Pieces<T, vectors>;
+  const Sums partial_sums(dynamic_shared<char>() + G::kRingBytes, p.M, args.splits, args.of_block, rank);
   partial_sums.expect();
   const int first_column = static_cast<int>(blockIdx.x) / args.splits * G::kColumns;
   const int first = args.stages * rank / args.splits;
@@ -191,34 +209,31 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
   W::prefetch(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth, min(count, args.prefetched));
   for (int row = static_cast<int>(blockIdx.x); row < p.M && thread == kThreads - 1;
        row += static_cast<int>(gridDim.x)) {
-    prefetch_bulk_to_l2(static_cast<const T*>(p.mat1) + row * p.mat1_stride,
-                        p.K * static_cast<int>(sizeof(T)));
+    prefetch_row<vectors>(static_cast<const T*>(p.mat1) + row * p.mat1_stride, p.K);
   }
   const int own_column = first_column + partial_sums.column();
   const int first_row = partial_sums.first_row();
-  EarlyBias<T> bias(p, first_row, own_column, G::Sums::kRowsApart);
+  EarlyBias<T> bias(p, first_row, own_column, Sums::kRowsApart);
   wait_for_previous_launches();
   launch_dependents();
   bias.load(p, first_row, own_column);
 
-  // This thread's first vector of mat1 in the next stage.
-  const int x_row = thread / G::kVectors;
-  const int x_column = thread % G::kVectors * G::kVector;
+  // This thread's first piece of mat1 in the next stage.
+  const int x_row = thread / G::kPieces;
+  const int x_piece = thread % G::kPieces;
+  const int x_column = x_piece * Piece::kElements;
   const T* x_from = static_cast<const T*>(p.mat1) + x_row * p.mat1_stride + first * G::kDepth + x_column;
   int k_left = p.K - first * G::kDepth - x_column;
   const auto copy = [&](int slot, int stage) {
     if (stage < count) {
       uint4* to = shared + slot * G::kStageVectors;
-      weight.copy(to);
-      to += W::kBytes / 16 + x_row * G::kVectors + (thread % G::kVectors ^ x_row % 2 * 4);
-      const T* from = x_from;
-#pragma unroll
-      for (int i = 0; i < rows; i += G::kRowsAtOnce) {
-        if (x_row + i < p.M) {  // results of other rows are nobody's
-          copy_async_16_or_zero(to + i * G::kVectors, from, k_left > 0);
-        }
-        from += G::kRowsAtOnce * p.mat1_stride;
-      }
+      weight.copy(to, p.words);
+      to += W::kBytes / 16 + x_row * G::kVectors + (x_piece / Piece::kInVector ^ x_row % 2 * 4);
+      Piece::template copy<ceil_div(rows, G::kRowsAtOnce)>(
+          [&](int i) { return to + i * G::kRowsAtOnce * G::kVectors; }, x_piece, x_from,
+          G::kRowsAtOnce * p.mat1_stride,
+          [&](int i) { return x_row + i * G::kRowsAtOnce < p.M; },  // results of other rows are nobody's
+          [&](int /*i*/) { return k_left; }, p.words);
       x_from += G::kDepth;
       k_left -= G::kDepth;
     }
@@ -262,33 +277,33 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
     }
   }
   const int row_end = partial_sums.row_end();
-  float result[G::Sums::kSums];
+  float result[Sums::kSums];
   partial_sums.add_up(result, partial, args.of_block_reciprocal);
   if constexpr (std::is_same_v<T, float>) {
-    dot_again<transposed, G::Sums::kRowsApart>(result, p, first_row, row_end, own_column);
+    dot_again<transposed, vectors, Sums::kRowsApart>(result, p, first_row, row_end, own_column);
   }
 #pragma unroll
   for (float& value : result) {
     value *= p.alpha;
   }
-  bias.add_to(result, p, first_row, own_column, G::Sums::kRowsApart, row_end);
+  bias.add_to(result, p, first_row, own_column, Sums::kRowsApart, row_end);
   activate<T>(result, p.epilogue);
   T* out = static_cast<T*>(p.out) + first_row * p.out_stride + own_column;
 #pragma unroll
-  for (int i = 0; i < G::Sums::kSums; ++i) {
-    if (first_row + i * G::Sums::kRowsApart < row_end && own_column < p.N) {
+  for (int i = 0; i < Sums::kSums; ++i) {
+    if (first_row + i * Sums::kRowsApart < row_end && own_column < p.N) {
       *out = from_op<T>(result[i]);
     }
-    out += G::Sums::kRowsApart * p.out_stride;
+    out += Sums::kRowsApart * p.out_stride;
   }
 }
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-template <typename T, bool transposed, int rows, int groups, bool alone = false>
+template <typename T, bool transposed, int rows, int groups, bool vectors = true, bool alone = false>
 cudaError_t launch_tiles(const LinearParams& p, const Plan& plan, cudaStream_t stream) {
-  using G = Geometry<T, transposed, rows, groups, alone>;
-  const auto kernel = linear_kernel<T, transposed, rows, groups, alone>;
+  using G = Geometry<T, transposed, rows, groups, vectors, alone>;
+  const auto kernel = linear_kernel<T, transposed, rows, groups, vectors, alone>;
   // No L1 beside the shared memory, or the second block may not find room.
   static KernelAttributes attributes;
   const cudaError_t error = attributes.allow(kernel, /*large_clusters=*/false, /*prefer_smem=*/true);
@@ -310,18 +325,22 @@ cudaError_t launch_tiles(const LinearParams& p, const Plan& plan, cudaStream_t s
 
 template <typename T, bool transposed, int rows>
 cudaError_t launch_rows(const LinearParams& p, const Plan& plan, cudaStream_t stream) {
+  if (!p.vectors) {
+    return plan.groups == 2 && !plan.alone ? launch_tiles<T, transposed, rows, 2, false>(p, plan, stream)
+                                           : cudaErrorInvalidValue;
+  }
   switch (plan.groups) {
     case 4:
       return launch_tiles<T, transposed, rows, 4>(p, plan, stream);
     case 2:
-      if constexpr (few_rows::has_alone(std::is_same_v<T, float>, rows, 2)) {
+      if constexpr (few_rows::has_alone(std::is_same_v<T, float>, rows, 2, true)) {
         if (plan.alone) {
-          return launch_tiles<T, transposed, rows, 2, true>(p, plan, stream);
+          return launch_tiles<T, transposed, rows, 2, true, true>(p, plan, stream);
         }
       }
       return launch_tiles<T, transposed, rows, 2>(p, plan, stream);
     default:
-      if constexpr (few_rows::is_tile(rows, 1)) {
+      if constexpr (few_rows::is_tile(rows, 1, true)) {
         return launch_tiles<T, transposed, rows, 1>(p, plan, stream);
       }
       return cudaErrorInvalidValue;

@@ -14,12 +14,12 @@ namespace aten_ext::cuda {
 
 // out[M, N] = epilogue(beta * bias[M, N] + alpha * mat1[M, K] * mat2[K, N]). Strides are in elements.
 struct LinearParams {
-  const void* mat1;     // [M, K], k next to k; 16-byte aligned rows
-  const void* mat2;     // [K, N]; see mat2_is_transposed; 16-byte aligned rows
+  const void* mat1;     // [M, K], k next to k
+  const void* mat2;     // [K, N]; see mat2_is_transposed
   const void* bias;     // [M, N] with the strides below, 0 where it is broadcast; nullptr: none
   void* out;            // [M, N], n next to n
   int32_t M;            // 1 to few_rows::kMaxRows
-  int32_t N, K;         // > 0; K a multiple of 16 bytes; N too, unless mat2 is transposed
+  int32_t N, K;         // > 0
   int64_t mat1_stride;  // between rows
   int64_t mat2_stride;  // between rows of what lies in memory: [N, K] if transposed, else [K, N]
   int64_t bias_stride_m, bias_stride_n;
@@ -28,6 +28,8 @@ struct LinearParams {
   Dtype dtype;  // Float, BFloat16 or Half
   Epilogue epilogue;
   bool mat2_is_transposed;  // the view that nn.Linear makes of its weight
+  bool vectors;             // rows of mat1 and mat2 begin at multiples of 16 bytes, and are as long
+  bool words;               // they begin at multiples of 4 bytes
 };
 
 // Queues the product on `stream` of the current device as the plan says: one launch, no synchronisation, no

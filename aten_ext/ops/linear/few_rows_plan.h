@@ -1,6 +1,6 @@
 // How the kernel for few rows (few_rows.cu) cuts a layer into tiles and blocks. Standard library only.
 //
-// The numbers in estimate() were fitted to times on an H200 (docs/kernels/linear.md). Only the order of plans
+// The numbers in estimates were fitted to times of plans (docs/kernels/linear.md). Only the order of plans
 // was fitted: they are no physics of their own.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 #include "core/math.h"
 #include "ops/linear/few_rows_geometry.h"
+#include "ops/linear/few_rows_rates.h"
 
 namespace aten_ext::cuda::few_rows {
 
@@ -33,16 +34,17 @@ constexpr int round_up_rows(int m) {
   return m <= 8 ? 8 : m <= 16 ? 16 : m <= 32 ? 32 : 64;
 }
 
-// A tile of 64 rows and 16 columns has no room in shared memory.
-constexpr bool is_tile(int rows, int groups) {
-  return rows < 64 || groups > 1;
+// What there is a kernel for. A tile of 64 rows and 16 columns has no room in shared memory. Rows that are no
+// whole vectors are read in a time that their tiles change little, so there is one width of tiles for them.
+constexpr bool is_tile(int rows, int groups, bool vectors) {
+  return vectors ? rows < 64 || groups > 1 : groups == 2;
 }
 
 // fp32 with 64 rows has a kernel that uses all registers and all shared memory of a multiprocessor: where
 // there are no more blocks than multiprocessors, one block alone waits for its own products and its own
 // stages.
-constexpr bool has_alone(bool is_float, int rows, int groups) {
-  return is_float && rows == 64 && groups == 2;
+constexpr bool has_alone(bool is_float, int rows, int groups, bool vectors) {
+  return is_float && rows == 64 && groups == 2 && vectors;
 }
 
 constexpr int columns_of(Plan plan) {
@@ -57,8 +59,8 @@ constexpr int stages_of(int k, bool is_float, Plan plan) {
   return ceil_div(k, depth_of(is_float, plan));
 }
 
-// Clusters of so many blocks that are on the GPU at once, each block with a multiprocessor to itself.
-// `splits` is a power of two.
+// Clusters of so many blocks that are on the GPU at once, each block with a multiprocessor to itself, or of
+// the next power of two.
 constexpr int clusters_of(const Machine& machine, int splits) {
   int log2 = 0;
   while (1 << log2 < splits) {
@@ -88,7 +90,12 @@ struct Layer {
   bool is_float;
   bool transposed;  // the weight is [N, K] in memory
   Machine machine;
+  bool vectors = true;  // rows of both operands are whole vectors of 16 bytes
 };
+
+constexpr int height_of(int rows) {
+  return rows == 8 ? 0 : rows == 16 ? 1 : rows == 32 ? 2 : 3;
+}
 
 // us that `blocks` blocks of a plan take that begin together: whichever is longest of a block's own way
 // through its stages, the arithmetic of the busiest multiprocessor, the weight's way from memory, and the way
@@ -105,8 +112,7 @@ constexpr float estimate_wave(const Layer& layer, Plan plan, int blocks) {
   constexpr float kStageOfFloat[] = {0.16f, 0.67f, 0.923f,
                                      1.27f};  // us of a multiprocessor: 8, 16, 32, 64 rows
   constexpr float kStageOfHalf[] = {0.15f, 0.238f, 0.488f, 0.737f};
-  const int height = plan.rows == 8 ? 0 : plan.rows == 16 ? 1 : plan.rows == 32 ? 2 : 3;
-  const float arithmetic = layer.is_float ? kStageOfFloat[height] : kStageOfHalf[height];
+  const float arithmetic = (layer.is_float ? kStageOfFloat : kStageOfHalf)[height_of(plan.rows)];
   const auto stages = static_cast<float>(ceil_div(stages_of(layer.k, layer.is_float, plan), plan.splits));
   const float weight = kWarps * kColumnsOfGroup * kStageSteps * 64.0f;
   const float both = weight + static_cast<float>(layer.m * kWarps / plan.groups * kStageSteps * 64);
@@ -136,58 +142,59 @@ constexpr float estimate_by_waves(const Layer& layer, Plan plan) {
          estimate_wave(layer, plan, blocks % resident);
 }
 
-// Estimated us of a plan in 16 bits of up to 8 rows, where the weight's way from memory is nearly all. What
-// the GPU reads in a us follows from how evenly its multiprocessors have blocks: with more than one for each
-// it reads a sixth less than with one. So the rates are data: by columns of a tile, and by blocks in eighths
-// of those that are on the GPU at once. Fitted to the times of all plans of 666 layers on an H200, the last
-// terms too; how far the chosen plans are from the fastest, docs/kernels/linear.md says.
-constexpr int kEighths = 18;
-constexpr float kRates[3][kEighths] = {// TB/s: 16, 32 and 64 columns
-                                       {1.53f, 2.48f, 3.18f, 3.16f, 3.02f, 3.37f, 3.82f, 4.07f, 2.90f, 2.80f,
-                                        2.61f, 3.02f, 3.11f, 3.21f, 3.48f, 3.11f, 3.29f, 3.25f},
-                                       {1.22f, 2.56f, 3.39f, 3.55f, 3.01f, 3.49f, 3.98f, 4.23f, 3.16f, 3.04f,
-                                        3.00f, 3.14f, 3.47f, 3.70f, 3.69f, 3.43f, 3.53f, 3.27f},
-                                       {0.88f, 3.37f, 3.34f, 3.70f, 3.83f, 4.06f, 2.98f, 3.12f, 3.25f, 3.68f,
-                                        3.88f, 4.11f, 3.64f, 3.55f, 3.38f, 3.55f, 3.42f, 3.72f}};
+constexpr int64_t weight_bytes(const Layer& layer) {
+  return int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2);
+}
 
-constexpr float estimate_by_rate(const Layer& layer, Plan plan) {
-  constexpr float kLaunch = 1.1f;
-  constexpr float kFirstStage = 0.334f;
-  constexpr float kStage = 0.265f;
-  constexpr float kCrowd = 0.602f;
-  constexpr float kMat1 = 0.092f;  // of its bytes, which come from the L2
+// The measured rates of layers like this one; nullptr: there are none.
+constexpr const Rates* rates_of(const Layer& layer) {
+  const Rates& rates = kRates[layer.is_float][height_of(round_up_rows(layer.m))];
+  return rates.launch == 0.0f ? nullptr : &rates;
+}
+
+// Estimated us of a plan by measured rates. The weight's way from memory, the way of a block alone, the
+// arithmetic of the busiest multiprocessor and the L2 hide one another but where they are as long.
+constexpr float estimate_by_rate(const Layer& layer, const Plan& plan, const Rates& rates) {
+  constexpr float kTera = 1e-6f;  // bytes a us, in TB/s
   const int width = plan.groups == 1 ? 0 : plan.groups == 2 ? 1 : 2;
-  constexpr float kShortRows[] = {0.75f, 0.18f, 0.0f};  // of a tile [K, N]
   const int blocks = ceil_div(layer.n, columns_of(plan)) * plan.splits;
   const int resident = resident_blocks(layer.machine, plan.splits);
   const int stages = ceil_div(stages_of(layer.k, layer.is_float, plan), plan.splits);
   const float weight = kWarps * kColumnsOfGroup * kStageSteps * 64.0f;
-  const float both = weight * (layer.transposed ? 1.0f : 1.0f + kShortRows[width]) +
-                     kMat1 * static_cast<float>(layer.m * kWarps / plan.groups * kStageSteps * 64);
+  const auto mat1 = static_cast<float>(layer.m * kWarps / plan.groups * kStageSteps * 64);
+  const float all = static_cast<float>(blocks) * static_cast<float>(stages) * kTera;
   const int eighth = std::min(ceil_div(8 * blocks, resident), kEighths) - 1;
-  const float memory =
-      static_cast<float>(blocks) * static_cast<float>(stages) * both / kRates[width][eighth] * 1e-6f;
-  const float alone = kFirstStage + static_cast<float>(stages * ceil_div(blocks, resident)) * kStage;
+  const float short_rows = layer.transposed ? 0.0f : rates.short_rows[width];
+  const float ways[] = {
+      all * (weight * (1.0f + short_rows) + rates.mat1 * mat1) / rates.rates[width][eighth],
+      rates.first_stage + static_cast<float>(stages * ceil_div(blocks, resident)) * rates.stage,
+      static_cast<float>(ceil_div(blocks, layer.machine.multiprocessors) * stages) * rates.arithmetic,
+      rates.l2 == 0.0f ? 0.0f : all * (weight + mat1) / rates.l2};
+  float longest = 0.0f;
+  for (const float way : ways) {
+    longest = std::max(longest, way);
+  }
+  float others = -1.0f;  // the sum of fourth powers, of parts of the longest
+  for (const float way : ways) {
+    const float part = way / longest * (way / longest);
+    others += part * part;
+  }
+  // Near to the fourth root of 1 + others.
+  const float together = longest * (1.0f + 0.25f * others / (1.0f + 0.32f * others));
   const float cluster = plan.splits == 1   ? 0.0f
-                        : plan.splits == 2 ? 0.298f
-                        : plan.splits == 4 ? 0.399f
-                                           : 0.499f;
-  const float exchange = plan.splits == 1 ? 0.0f : 0.367e-3f * static_cast<float>(layer.m * columns_of(plan));
-  const float crowd = 2 * blocks > resident ? kCrowd : 0.0f;
-  // Near the root of fourth powers: where both are as long, neither hides the other.
-  const float longer = std::max(memory, alone);
-  const float part = std::min(memory, alone) / longer;
-  return kLaunch + cluster + exchange + crowd + longer * (1.0f + 0.19f * part * part * part * part);
-}
-
-constexpr bool has_smallest_tile(const Layer& layer) {
-  return round_up_rows(layer.m) == round_up_rows(1);
+                        : plan.splits == 2 ? rates.cluster[0]
+                        : plan.splits <= 4 ? rates.cluster[1]
+                                           : rates.cluster[2];
+  const float exchange =
+      plan.splits == 1 ? 0.0f : rates.exchange * static_cast<float>(layer.m * columns_of(plan));
+  const float crowd = 2 * blocks > resident ? rates.crowd : 0.0f;
+  return rates.launch + cluster + exchange + crowd + together;
 }
 
 // Estimated us of a plan, to compare it with other plans.
-constexpr float estimate(const Layer& layer, Plan plan) {
-  return !layer.is_float && has_smallest_tile(layer) ? estimate_by_rate(layer, plan)
-                                                     : estimate_by_waves(layer, plan);
+constexpr float estimate(const Layer& layer, const Plan& plan) {
+  const Rates* rates = rates_of(layer);
+  return rates != nullptr ? estimate_by_rate(layer, plan, *rates) : estimate_by_waves(layer, plan);
 }
 
 // Whether a large weight's blocks leave multiprocessors with half as much to do as others, or with nothing.
@@ -195,9 +202,8 @@ constexpr bool is_uneven(const Layer& layer, Plan plan) {
   constexpr int64_t kLargeWeight = 3'000'000;  // bytes
   const int blocks = ceil_div(layer.n, columns_of(plan)) * plan.splits;
   const int all = ceil_div(blocks, layer.machine.multiprocessors) * layer.machine.multiprocessors;
-  return int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2) > kLargeWeight &&
-         2 * blocks > layer.machine.multiprocessors && blocks <= 2 * layer.machine.multiprocessors &&
-         4 * blocks < 3 * all;
+  return weight_bytes(layer) > kLargeWeight && 2 * blocks > layer.machine.multiprocessors &&
+         blocks <= 2 * layer.machine.multiprocessors && 4 * blocks < 3 * all;
 }
 
 // Blocks of a split layer that times are known of: three times as many as have room at once, or twice where
@@ -214,7 +220,7 @@ constexpr bool is_known(const Layer& layer, Plan plan) {
 constexpr Plan make_plan(const Layer& layer, int groups, int splits, bool alone) {
   Plan plan{round_up_rows(layer.m), groups, splits, alone, 0};
   const int count = ceil_div(stages_of(layer.k, layer.is_float, plan), splits);
-  const bool is_small = int64_t{layer.n} * layer.k * (layer.is_float ? 4 : 2) <= 10'000'000;
+  const bool is_small = weight_bytes(layer) <= 10'000'000;
   plan.prefetched = !is_small ? 0 : count <= kMaxSlots ? count : 2;
   return plan;
 }
@@ -258,7 +264,7 @@ constexpr Plan choose_alone(const Layer& layer) {
 // The plan with the least estimate that fits the GPU; of equals the first. No rows: none fits.
 constexpr Plan choose_plan(const Layer& layer) {
   Plan best{};
-  if (has_alone(layer.is_float, round_up_rows(layer.m), 2)) {
+  if (has_alone(layer.is_float, round_up_rows(layer.m), 2, layer.vectors)) {
     best = choose_alone(layer);
     if (best.rows != 0) {
       return best;
@@ -269,15 +275,18 @@ constexpr Plan choose_plan(const Layer& layer) {
   // = 11008, one row and 8 rows: 47.5 and 48.6 us with 16 columns, 51.5 and 52.4 with 64, 56 and 56.6 with
   // 32).
   const Plan narrow = make_plan(layer, 1, 1, false);
-  if (layer.is_float && layer.transposed && layer.m <= 8 && fits(layer.machine, narrow) &&
+  if (layer.is_float && layer.transposed && layer.vectors && layer.m <= 8 && fits(layer.machine, narrow) &&
       ceil_div(layer.n, columns_of(narrow)) >= 2 * resident_blocks(layer.machine, 1) &&
       stages_of(layer.k, layer.is_float, narrow) >= 16) {
     return narrow;
   }
+  const Rates* rates = rates_of(layer);
+  const bool any_splits = rates != nullptr && weight_bytes(layer) <= rates->any_splits;
   for (const int groups : {2, 4, 1}) {
-    for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
+    for (int splits = 1; splits <= kMaxSplits; splits += any_splits ? 1 : splits) {
       const Plan plan = make_plan(layer, groups, splits, false);
-      if (!is_tile(plan.rows, groups) || !fits(layer.machine, plan) || !is_known(layer, plan)) {
+      if (!is_tile(plan.rows, groups, layer.vectors) || !fits(layer.machine, plan) ||
+          !is_known(layer, plan)) {
         continue;
       }
       const float time = estimate(layer, plan);
@@ -297,7 +306,7 @@ constexpr bool chooses(int m, int n, int k, bool is_float, int groups, int split
   return plan.groups == groups && plan.splits == splits;
 }
 static_assert(chooses(1, 3072, 768, false, 2, 1) && chooses(32, 3072, 768, false, 2, 1));
-static_assert(chooses(16, 768, 3072, false, 2, 4) && chooses(1, 64, 16384, false, 1, 8));
+static_assert(chooses(16, 768, 3072, false, 1, 2) && chooses(1, 64, 16384, false, 1, 8));
 static_assert(chooses(16, 8000, 1280, true, 2, 1) && chooses(64, 4096, 4096, true, 2, 1));
 static_assert(chooses(1, 11008, 4096, true, 1, 1) && chooses(1, 11008, 4096, false, 4, 1));
 static_assert(chooses(64, 3072, 768, true, 2, 1) && chooses(64, 1024, 1024, true, 2, 2));

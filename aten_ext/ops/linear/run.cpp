@@ -27,6 +27,11 @@ int64_t broadcast_stride(const at::Tensor& bias, int64_t from_last) {
   return dimension < 0 || bias.size(dimension) == 1 ? 0 : bias.stride(dimension);
 }
 
+// Of an only row it may be anything, and the kernel counts on aligned addresses of rows that do not exist.
+int64_t row_stride(const at::Tensor& t, int64_t row) {
+  return t.size(row) == 1 ? 0 : t.stride(row);
+}
+
 // False: the device did not take the launch, and nothing was written.
 bool run_few_rows(const LinearCall& call, const FewRowsPlan& plan, const at::Tensor& out) {
   const at::Tensor& mat1 = call.mat1;
@@ -39,8 +44,10 @@ bool run_few_rows(const LinearCall& call, const FewRowsPlan& plan, const at::Ten
   p.N = static_cast<int32_t>(call.n());
   p.K = static_cast<int32_t>(call.k());
   p.mat2_is_transposed = plan.mat2_is_transposed;
-  p.mat1_stride = mat1.stride(0);
-  p.mat2_stride = mat2.stride(plan.mat2_is_transposed ? 1 : 0);
+  p.vectors = plan.vectors;
+  p.words = plan.words;
+  p.mat1_stride = row_stride(mat1, 0);
+  p.mat2_stride = row_stride(mat2, plan.mat2_is_transposed ? 1 : 0);
   p.out_stride = out.stride(0);
   // With beta = 0 the bias is not read: it may be NaN.
   if (call.bias != nullptr && plan.beta != 0) {

@@ -1,5 +1,5 @@
-// A block's tiles of the weight of a linear layer in shared memory, filled with 16-byte asynchronous copies,
-// and the fragments of them that its warps feed to the tensor cores.
+// A block's tiles of the weight of a linear layer in shared memory, filled with asynchronous copies, and the
+// fragments of them that its warps feed to the tensor cores.
 //
 // A warp takes 16 columns of the result, and of k a step of 64 bytes at a time. The order of k inside a step
 // is free as long as both operands agree, so it is the one in which a lane's share lies side by side: lane 4
@@ -19,11 +19,13 @@
 
 #include "device/async_copy.cuh"
 #include "device/vector.cuh"
+#include "ops/linear/pieces.cuh"
 
 namespace aten_ext::cuda {
 
 // `groups` times 16 columns; for each of them `depth_groups` warps, each with `steps` steps of a tile.
-template <typename T, bool transposed, int groups, int depth_groups, int steps>
+// `vectors`: rows in memory are whole vectors (pieces.cuh).
+template <typename T, bool transposed, int groups, int depth_groups, int steps, bool vectors>
 class LinearWeight {
  public:
   static constexpr int kThreads = groups * depth_groups * 32;
@@ -56,15 +58,15 @@ class LinearWeight {
     int k = first_k;
     int64_t from;
     if constexpr (transposed) {
-      row_ = lane / kVectorsInRow;
-      vector_ = lane % kVectorsInRow;
+      row_ = lane / kPiecesInRow;
+      piece_ = lane % kPiecesInRow;
       column += group_ * kWarpColumns + row_;
-      k += depth_group_ * kWarpDepth + vector_ * kVector;
+      k += depth_group_ * kWarpDepth + piece_ * Piece::kElements;
       from = column * stride + k;
     } else {
-      row_ = thread / kVectorsInRow;
-      vector_ = thread % kVectorsInRow;
-      column += vector_ * kVector;
+      row_ = thread / kPiecesInRow;
+      piece_ = thread % kPiecesInRow;
+      column += piece_ * Piece::kElements;
       k += row_;
       from = k * stride + column;
     }
@@ -74,18 +76,18 @@ class LinearWeight {
     k_left_ = K - k;
   }
 
-  // Starts copying the next tile to `to`: zeros for what lies outside of the weight.
-  __device__ __forceinline__ void copy(uint4* to) {
-    const int left = rows_left(k_left_);
+  // Starts copying the next tile to `to`: zeros for what lies outside of the weight. `words`: as
+  // Pieces::copy's.
+  __device__ __forceinline__ void copy(uint4* to, bool words) {
     if constexpr (transposed) {
       to += (group_ * depth_groups + depth_group_) * kWarpVectors;
     }
-    const T* from = from_;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      copy_async_16_or_zero(to + place(row_ + i * kRowsAtOnce, vector_), from, i * kRowsAtOnce < left);
-      from += kRowsAtOnce * stride_;
-    }
+    const int elements_left = transposed ? k_left_ : columns_left_;
+    const int rows_left = elements_left <= 0 ? 0 : transposed ? columns_left_ : k_left_;
+    Piece::template copy<kCopies>(
+        [&](int i) { return to + place(row_ + i * kRowsAtOnce, piece_ / Piece::kInVector); }, piece_, from_,
+        kRowsAtOnce * stride_, [](int /*i*/) { return true; },
+        [&](int i) { return i * kRowsAtOnce < rows_left ? (vectors ? kVector : elements_left) : 0; }, words);
     from_ += transposed ? kDepth : kDepth * stride_;
     k_left_ -= kDepth;
   }
@@ -159,27 +161,24 @@ class LinearWeight {
   }
 
  private:
+  using Piece = Pieces<T, vectors>;
   // Of a warp's own tile [N, K], or of the block's [K, N].
   static constexpr int kVectorsInRow = transposed ? steps * 4 : kColumns / kVector;
+  static constexpr int kPiecesInRow = kVectorsInRow * Piece::kInVector;
   static constexpr int kWarpVectors = kWarpColumns * steps * 4;
-  static constexpr int kRowsAtOnce = (transposed ? 32 : kThreads) / kVectorsInRow;
+  static constexpr int kRowsAtOnce = (transposed ? 32 : kThreads) / kPiecesInRow;
   static constexpr int kCopies = (transposed ? kWarpColumns : kDepth) / kRowsAtOnce;
   static_assert(kCopies * kRowsAtOnce == (transposed ? kWarpColumns : kDepth));
-
-  // How many rows of the tile, from this thread's first on, are in the weight where its vector is.
-  __device__ __forceinline__ int rows_left(int k_left) const {
-    return transposed ? (k_left > 0 ? columns_left_ : 0) : (columns_left_ > 0 ? k_left : 0);
-  }
 
   static __device__ __forceinline__ int place(int row, int vector) {
     const int turn = transposed ? row % 2 * 4 : row / kLaneDepth % 4 * 2 % kVectorsInRow;
     return row * kVectorsInRow + (vector ^ turn);
   }
 
-  const T* from_;  // this thread's first vector of the next tile
+  const T* from_;  // this thread's first piece of the next tile
   int64_t stride_;
   int columns_left_, k_left_;
-  int row_, vector_;
+  int row_, piece_;
   int group_, depth_group_;
 };
 

@@ -27,13 +27,12 @@ MENDABLE: dict[str, str] = {
     "dtype other than float32, float16, bfloat16": "use float32, float16 or bfloat16 here",
     "dtype other than float32, bfloat16": "use float32 or bfloat16 here",
     "more than one dtype": "give all tensors of the call one dtype",
-    "mat1 whose rows are not contiguous in multiples of 16 bytes": (
+    "shape that upstream multiplies faster, and rows of no multiple of 16 bytes": (
         "make the inner size K (in_features) a multiple of 8 elements in 16 bits, of 4 in float32: "
         "pad it with zeros"
     ),
-    "mat2 that is neither rows nor columns contiguous in multiples of 16 bytes": (
-        "make K (in_features) a multiple of 8 elements in 16 bits, of 4 in float32, and the weight contiguous"
-    ),
+    "mat1 whose rows are not contiguous": CONTIGUOUS,
+    "mat2 with neither rows nor columns contiguous": CONTIGUOUS,
     "many rows, and a matrix with neither rows nor columns contiguous": CONTIGUOUS,
     "many rows, and out that is not contiguous": "give a contiguous out=",
     "out whose rows are not contiguous": "give a contiguous out=",

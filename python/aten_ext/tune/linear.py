@@ -21,13 +21,56 @@ import aten_ext
 ROWS = tuple(1 << i for i in range(7))
 COLUMNS = tuple((1 << i // 2) if i % 2 == 0 else (3 << i // 2) // 2 for i in range(29))
 DEPTHS = tuple((8 << i // 2) if i % 2 == 0 else (12 << i // 2) for i in range(23))
-DTYPES = (torch.bfloat16, torch.float32)
-LAYOUTS = ("transposed", "transposed odd", "row-major", "transposed even")
-BETWEEN: dict[str, Callable[[int], int]] = {
-    "transposed odd": lambda n: n | 1,
-    "transposed even": lambda n: n + 2 if n > 2 else 2,
+DTYPES = (torch.bfloat16, torch.float32, torch.float16)
+"""fp16 is measured where rows are no whole vectors, and elsewhere taken for bf16."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a weight lies, and the sizes that are measured for an axis' values.
+
+    ``n`` and ``k`` give a size for an axis' value; None: the value, rounded up to whole vectors of 16 bytes.
+    """
+
+    row_major: bool = False
+    n: Callable[[int], int] | None = None
+    k: Callable[[int], int] | None = None
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is [n, k], and n and k whole vectors."""
+        return self == Layout()
+
+    @property
+    def has_ragged_sizes(self) -> bool:
+        """Whether n or k is no multiple of a vector."""
+        return self.n is not None or self.k is not None
+
+    @property
+    def has_ragged_rows(self) -> bool:
+        """Whether rows of mat1 or of the weight are no whole vectors."""
+        return (self.n if self.row_major else self.k) is not None
+
+
+def _odd(size: int) -> int:
+    return size | 1
+
+
+def _even(size: int) -> int:
+    return size + 2 if size > 2 else 2
+
+
+LAYOUTS: dict[str, Layout] = {
+    "transposed": Layout(),
+    "transposed odd": Layout(n=_odd),
+    "row-major": Layout(row_major=True),
+    "transposed even": Layout(n=_even),
+    "transposed words": Layout(n=_even, k=_even),
+    "transposed halves": Layout(n=_odd, k=_odd),
+    "row-major words": Layout(row_major=True, n=_even),
+    "row-major halves": Layout(row_major=True, n=_odd),
 }
-"""Layouts of an n that is no multiple of a vector, and the n that is measured for an axis' value."""
+"""In the order of ``crossover::Layout``."""
 
 MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
@@ -56,23 +99,30 @@ class Cell:
 def cells() -> Iterator[Cell]:
     """Every cell that is measured: all of the usual layout, every second depth of the others.
 
-    Of a weight [k, n] every number of columns, since some leave a part of the GPU idle; of [n, k] whose n is
-    no multiple of a vector, where upstream takes up to three times as long, every second.
+    Of a weight [k, n] every number of columns, since some leave a part of the GPU idle; where n or k is no
+    multiple of a vector, and upstream takes up to four times as long, every second.
     """
-    for (d, dtype), bias, (lay, layout) in itertools.product(
-        enumerate(DTYPES), (False, True), enumerate(LAYOUTS)
+    for (d, dtype), bias, (lay, (name, layout)) in itertools.product(
+        enumerate(DTYPES), (False, True), enumerate(LAYOUTS.items())
     ):
-        step = 1 if layout == "transposed" else 2
-        columns = 2 if layout in BETWEEN else 1
+        if dtype == torch.float16 and not layout.has_ragged_rows:
+            continue
+        step = 1 if layout.is_usual else 2
+        columns = 2 if layout.has_ragged_sizes else 1
         vector = 16 // dtype.itemsize
         for r, i, j in itertools.product(
             range(len(ROWS)), range(0, len(COLUMNS), columns), range(0, len(DEPTHS), step)
         ):
-            k = math.ceil(DEPTHS[j] / vector) * vector
-            n = BETWEEN[layout](COLUMNS[i]) if layout in BETWEEN else math.ceil(COLUMNS[i] / vector) * vector
-            cell = Cell((d, int(bias), lay, r, i, j), dtype, bias, layout, ROWS[r], n, k)
-            if cell.weight_bytes <= MAX_WEIGHT_BYTES and (layout in BETWEEN or COLUMNS[i] >= n // 2):
+            k = _size(layout.k, DEPTHS[j], vector)
+            n = _size(layout.n, COLUMNS[i], vector)
+            cell = Cell((d, int(bias), lay, r, i, j), dtype, bias, name, ROWS[r], n, k)
+            fits = layout.n is not None or COLUMNS[i] >= n // 2
+            if cell.weight_bytes <= MAX_WEIGHT_BYTES and fits:
                 yield cell
+
+
+def _size(of_layout: Callable[[int], int] | None, value: int, vector: int) -> int:
+    return math.ceil(value / vector) * vector if of_layout is None else of_layout(value)
 
 
 def fill(percent: torch.Tensor) -> torch.Tensor:
@@ -98,6 +148,9 @@ def fill(percent: torch.Tensor) -> torch.Tensor:
     for j in range(1, full.shape[5]):
         here, before = full.select(5, j), full.select(5, j - 1)
         here.copy_(torch.where(here == 0, before, here))
+    for lay, layout in enumerate(LAYOUTS.values()):
+        if not layout.has_ragged_rows:
+            full[DTYPES.index(torch.float16), :, lay] = full[DTYPES.index(torch.bfloat16), :, lay]
     return full
 
 
@@ -145,7 +198,7 @@ class Bench:
         calls: list[Callable[[], Any]] = []
         for i in range(count):
             flat = values[i % copies * step :][:size]
-            row_major = cell.layout == "row-major"
+            row_major = LAYOUTS[cell.layout].row_major
             weight = flat.view(cell.k, cell.n) if row_major else flat.view(cell.n, cell.k).t()
             calls.append(
                 partial(torch.addmm, bias, x, weight) if cell.has_bias else partial(torch.mm, x, weight)

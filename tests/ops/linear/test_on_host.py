@@ -6,6 +6,7 @@ Values are compared with float64; how far from it upstream's own CUDA result is,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,54 @@ def test_mm(order: None, dtype: torch.dtype, transposed: bool, shape: tuple[int,
     assert result.shape == (m, n) and result.is_contiguous() and result.dtype == dtype
     assert_close(result, reference(None, mat1, mat2, 1, 0, ""), k)
     assert torch.equal(result, mm(mat1, mat2)), "the same bits on every run"
+
+
+# Rows that are no whole vectors: odd, even, as long as a stage of K and one longer, several blocks of a tile.
+UNALIGNED = [
+    (1, 1, 1), (1, 3, 2), (2, 33, 7), (4, 31, 129), (8, 34, 130), (9, 65, 255), (16, 33, 513), (17, 40, 66),
+    (33, 35, 257), (64, 66, 98), (3, 70, 1543), (24, 72, 1030), (64, 33, 1025),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
+@pytest.mark.parametrize("apart", [0, 1, 2])
+@pytest.mark.parametrize("shape", UNALIGNED, ids=str)
+def test_rows_of_no_whole_vectors(
+    order: None, dtype: torch.dtype, transposed: bool, apart: int, shape: tuple[int, int, int]
+) -> None:
+    """Rows of any length, so many elements further apart than they are long, from any address on, in NaN."""
+    m, n, k = shape
+    generator = torch.Generator().manual_seed(m * n + k)
+
+    def rows(count: int, length: int) -> torch.Tensor:
+        step = length + apart
+        memory = torch.full(((count + 2) * step + 1,), torch.nan, dtype=dtype)
+        view = memory[step + 1 - apart % 2 :].as_strided((count, length), (step, 1))
+        view.copy_(torch.randn(count, length, generator=generator))
+        return view
+
+    mat1 = rows(m, k)
+    mat2 = rows(n, k).t() if transposed else rows(k, n)
+    bias = torch.randn(n, generator=generator).to(dtype)
+    result = few_rows(bias, mat1, mat2, "relu")
+    assert_close(result, reference(bias, mat1, mat2, 1, 1, "relu"), k)
+    assert torch.equal(result, few_rows(bias, mat1, mat2, "relu")), "the same bits on every run"
+
+
+@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
+def test_out_of_any_alignment(vectors: bool) -> None:
+    """Results are stored four at a time only where rows of ``out`` let them."""
+    load()
+    k = 136 if vectors else 137
+    for dtype, first, step, n in itertools.product(DTYPES, (0, 1, 2, 4), (72, 73, 74), (64, 66)):
+        mat1, mat2 = operands((33, n, k), dtype, transposed=True)
+        memory = torch.full((35, step), 7.0, dtype=dtype).flatten()
+        out = memory[step + first :].as_strided((33, n), (step, 1))
+        few_rows(None, mat1, mat2, out=out)
+        assert_close(out, reference(None, mat1, mat2, 1, 0, ""), k)
+        out.fill_(7.0)
+        assert (memory == 7.0).all(), "nothing beside it is written"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
