@@ -15,7 +15,13 @@ from ops.linear.cases import FAST, HALF, NAMES, Linear
 @pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("m", [1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 63, 64])
-@pytest.mark.parametrize(("n", "k"), [(3072, 768), (4096, 4096), (1000, 1280), (50264, 256), (8, 16384)])
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [
+        (3072, 768), (4096, 4096), (1000, 1280), (50264, 256), (8, 16384),
+        (1001, 1283), (770, 3074), (1, 17), (50257, 250),  # rows that are no whole vectors
+    ],
+)  # fmt: skip
 def test_parity(n: int, k: int, m: int, dtype: torch.dtype, transposed: bool) -> None:
     """Every tile height, one either side, with shapes that do and do not fill whole tiles and clusters."""
     case = Linear(m, n, k, dtype, transposed=transposed)
