@@ -66,6 +66,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/core/test_tables.py::test_fp16_is_upstream_s_where_bf16_says_nothing_of_it",),
     ),
     (
+        "linear: a plan that is kept is that of any K",
+        "aten_ext/ops/linear/few_rows_plan.h",
+        "a.n == b.n && a.k == b.k &&",
+        "",
+        ("tests/ops/linear/test_plans.py::test_plans_that_are_kept_are_each_layer_s_own",),
+    ),
+    (
         "linear: fp16 has bf16's cells",
         "aten_ext/ops/linear/crossover.h",
         "layer.is_half ? 2 : 0",

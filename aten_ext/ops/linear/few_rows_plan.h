@@ -299,6 +299,19 @@ constexpr Plan choose_plan(const Layer& layer) {
   return best;
 }
 
+constexpr bool are_equal(const Machine& a, const Machine& b) {
+  for (size_t i = 0; i < a.clusters.size(); ++i) {
+    if (a.clusters[i] != b.clusters[i]) {
+      return false;
+    }
+  }
+  return a.multiprocessors == b.multiprocessors && a.smem_bytes == b.smem_bytes;
+}
+constexpr bool are_equal(const Layer& a, const Layer& b) {
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.is_float == b.is_float && a.transposed == b.transposed &&
+         a.vectors == b.vectors && are_equal(a.machine, b.machine);
+}
+
 // Cases that the policy was made for, on an H200, with the plans that were fastest.
 inline constexpr Machine kH200{132, 227 << 10, {132, 66, 30, 15, 7}};
 constexpr bool chooses(int m, int n, int k, bool is_float, int groups, int splits) {

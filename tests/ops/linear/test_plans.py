@@ -120,6 +120,28 @@ def test_tiles_by_hand(dtype: torch.dtype, groups: int, splits: int) -> None:
     assert_close(result, reference(None, mat1, mat2, 1, 0, ""), 2056)
 
 
+def test_plans_that_are_kept_are_each_layer_s_own() -> None:
+    """More layers than are kept, of which many have the same place, in another order the second time."""
+    layers = [
+        (m, n, k, dtype, transposed)
+        for m, (n, k), dtype, transposed in itertools.product(
+            (1, 16, 33), [(3072, 768), (768, 3072), (2048, 1792), (1792, 2048)], DTYPES, (True, False)
+        )
+    ] * 2
+
+    def plan(m: int, n: int, k: int, dtype: torch.dtype, transposed: bool) -> str:
+        weight = meta(n, k, dtype=dtype).t() if transposed else meta(k, n, dtype=dtype)
+        return aten_ext.explain("mm", meta(m, k, dtype=dtype), weight, key="CUDA").plan or ""
+
+    with pretended(GPUS["sm_90"]):
+        first = {layer: plan(*layer) for layer in layers}
+        with pretended(GPUS["sm_90 with 16 multiprocessors"]):
+            small = {layer: plan(*layer) for layer in layers}
+    assert len(set(first.values())) > 8 and small != first
+    with pretended(GPUS["sm_90"]):
+        assert {layer: plan(*layer) for layer in reversed(layers)} == first
+
+
 def test_the_plan_in_words() -> None:
     """What ``explain`` says: tiles, block or blocks of a tile, how many at a time, whose figures chose."""
     tiles = r"few rows: tiles of (\d+) x (\d+), (\d+) (blocks?) a tile(, one a multiprocessor)?; (.+)"
