@@ -26,8 +26,7 @@ constexpr int elements_of_block(int elements, int blocks) {
 // Elements are counted row by row; a thread has every `threads`-th of a tile, all of one column, or of those
 // that a block of a cluster finishes.
 //
-// What blocks send one another is `width` elements at a time: four where each thread has so many (64 x 64 of
-// 16 bits, shared by 8 blocks: a layer took 9 % less).
+// Blocks send one another `width` elements at a time: four where each thread has so many.
 template <int threads, int groups, int rows, int columns, int stride, int width>
 class PartialSums {
  public:
