@@ -27,11 +27,13 @@ aten_ext::cuda::LinearPlan plan_of(const LinearCall& call, at::IntArrayRef tiles
   reason = aten_ext::plan_few_rows(call, flags, gpu, plan);
   TORCH_CHECK(reason == nullptr, "declined: ", reason);
   if (!tiles.empty()) {
-    const few_rows::Layer layer{
-        static_cast<int>(call.m()), static_cast<int>(call.n()),
-        static_cast<int>(call.k()), plan.dtype == aten_ext::Dtype::Float,
-        plan.mat2_is_transposed,    {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters},
-        plan.vectors};
+    const few_rows::Layer layer{static_cast<int>(call.m()),
+                                static_cast<int>(call.n()),
+                                static_cast<int>(call.k()),
+                                plan.dtype == aten_ext::Dtype::Float,
+                                plan.mat2_is_transposed,
+                                {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters},
+                                plan.vectors};
     plan.tiles =
         few_rows::make_plan(layer, static_cast<int>(tiles[0]), static_cast<int>(tiles[1]), tiles[2] != 0);
   }
