@@ -125,21 +125,25 @@ UNALIGNED = [
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("transposed", [True, False], ids=["weight", "row-major"])
-@pytest.mark.parametrize("apart", [0, 1, 2])
+@pytest.mark.parametrize("apart", [0, 1, 2, None], ids=str)
 @pytest.mark.parametrize("shape", UNALIGNED, ids=str)
 def test_rows_of_no_whole_vectors(
-    dtype: torch.dtype, transposed: bool, apart: int, shape: tuple[int, int, int]
+    dtype: torch.dtype, transposed: bool, apart: int | None, shape: tuple[int, int, int]
 ) -> None:
-    """Rows of any length, so many elements further apart than they are long, from any address on, in NaN."""
+    """Rows of any length, so many elements further apart than they are long, from any address on, in NaN.
+
+    None: each begins at a multiple of 16 bytes, and its last vector ends in NaN.
+    """
     load()
     m, n, k = shape
     torch.ops.aten_ext_on_host_linear.set_order(2, m + n + k)
     generator = torch.Generator().manual_seed(m * n + k)
 
     def rows(count: int, length: int) -> torch.Tensor:
-        step = length + apart
+        step = length + apart if apart is not None else length // 8 * 8 + 8
+        first = step + 1 - apart % 2 if apart is not None else step
         memory = torch.full(((count + 2) * step + 1,), torch.nan, dtype=dtype)
-        view = memory[step + 1 - apart % 2 :].as_strided((count, length), (step, 1))
+        view = memory[first:].as_strided((count, length), (step, 1))
         view.copy_(torch.randn(count, length, generator=generator))
         return view
 
