@@ -7,6 +7,8 @@ multiply-adds in order, which is what upstream's kernels are made of (docs/numer
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -15,8 +17,8 @@ from ops.linear.test_on_host import load, mm
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
-# In one block, and in a cluster whose blocks finish different rows.
-SHAPES = [(3, 40, 128), (17, 72, 1096)]
+# In one block, in a cluster whose blocks finish different rows, and rows that are no whole vectors.
+SHAPES = [(3, 40, 128), (17, 72, 1096), (3, 39, 127)]
 SMALLEST = 2.0**-149
 
 
@@ -106,10 +108,10 @@ def test_zeros(which: str, value: float) -> None:
 
 
 def test_one_small_number_among_zeros() -> None:
-    """The smallest number there is, at each end of a row and in its middle."""
+    """The smallest number there is, at each end of a row, of whole vectors or not, and in its middle."""
     load()
-    for k in (0, 63, 64, 127, 128, 1095):
-        mat1, mat2 = torch.zeros(3, 1096), torch.ones(1096, 40)
+    for length, k in itertools.product((1096, 1095), (0, 63, 64, 127, 128, -1)):
+        mat1, mat2 = torch.zeros(3, length), torch.ones(length, 40)
         mat1[1, k] = SMALLEST
         result = mm(mat1, mat2)
         assert (result[1] == SMALLEST).all() and (result[[0, 2]] == 0).all()
