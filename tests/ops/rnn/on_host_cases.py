@@ -76,6 +76,7 @@ def load() -> Any:
         "ops/rnn/thnn_fused_lstm_cell.cu",
         "ops/rnn/thnn_fused_lstm_cell.cpp",
         str(Path(__file__).with_name("gru_ops.cpp")),
+        str(Path(__file__).parent / "backward" / "backward_ops.cpp"),
         str(Path(__file__).parent / "training" / "gradient_ops.cpp"),
     )
     return torch.ops.aten_ext_on_host_gru

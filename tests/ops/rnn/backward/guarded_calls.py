@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 
 from guarded import guarded
-from ops.rnn.backward.on_host_cases import CELLS, LSTM, MMA, Case, check, load, new_case
+from ops.rnn.backward.on_host_cases import CELLS, LSTM, Case, check, load, new_case
 from ops.rnn.backward.test_backward_on_host import SMALL
+from ops.rnn.on_host_cases import MMA
 
 
 def around(tensor: torch.Tensor, at_end: bool) -> torch.Tensor:

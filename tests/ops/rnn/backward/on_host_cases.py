@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from device_on_host import library
+from ops.rnn import on_host_cases
+from ops.rnn.on_host_cases import TF32, TF32_TOLERANCE, TOLERANCE
 
-FMA, MMA, TF32 = 0, 1, 2
-BLOCK, CLUSTER, GRID = 0, 1, 2
 RELU, TANH, LSTM, GRU = 0, 1, 2, 3
 CELLS = {"gru": GRU, "lstm": LSTM, "rnn": TANH}
 GATES = {GRU: 3, LSTM: 4, TANH: 1, RELU: 1}
 COEFFICIENTS = {GRU: 5, LSTM: 6, TANH: 1, RELU: 1}
-ORDERS = {"forward": (0, 0), "backward": (1, 0), "shuffled": (2, 7)}
-"""In which the threads of a block get their turns: arguments of ``order_of_threads``."""
-# Largest error against float64, of the largest of all results: operands of products are rounded to the
-# tensors' dtype, or to TF32, and sums of a few steps follow.
-TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-TF32_TOLERANCE = 2e-3
 
 
 def load() -> Any:
-    """The kernels and their plan as operators."""
-    library.load(
-        "rnn_backward",
-        *(
-            str(library.SOURCES / "ops/rnn/backward" / file)
-            for file in ("plan.cpp", "cluster_backward.cu", "recurrence_backward.cu")
-        ),
-        str(Path(__file__).with_name("backward_ops.cpp")),
-    )
+    """The kernels, of the family's library, and their plan as operators."""
+    on_host_cases.load()
     return torch.ops.aten_ext_on_host_rnn_backward
-
-
-@contextmanager
-def order_of_threads(order: int, seed: int) -> Iterator[None]:
-    """0 forward, 1 backward, 2 shuffled by a seed, in a ``with`` block."""
-    torch.ops.aten_ext_on_host_rnn_backward.set_order(order, seed)
-    yield
-    torch.ops.aten_ext_on_host_rnn_backward.set_order(0, 0)
 
 
 @dataclass

@@ -13,24 +13,8 @@ import torch
 
 import processes
 from device_on_host import library
-from ops.rnn.backward.on_host_cases import (
-    BLOCK,
-    CELLS,
-    CLUSTER,
-    FMA,
-    GRID,
-    GRU,
-    LSTM,
-    MMA,
-    ORDERS,
-    TANH,
-    TF32,
-    check,
-    load,
-    new_case,
-    order_of_threads,
-    run,
-)
+from ops.rnn.backward.on_host_cases import CELLS, GRU, LSTM, TANH, check, load, new_case, run
+from ops.rnn.on_host_cases import BLOCK, CLUSTER, FMA, GRID, MMA, ORDERS, TF32, order_of_threads
 from paths import TESTS
 
 pytestmark = [
