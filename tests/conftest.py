@@ -36,6 +36,9 @@ hypothesis.settings.load_profile(
 )
 
 
+_SEED = torch.initial_seed()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--full``: also what takes long and adds little; ``--one-in``: for ``scripts/test --quick``."""
     parser.addoption("--full", action="store_true", help="run every entry of PyTorch's own test databases")
@@ -111,6 +114,14 @@ def fresh_registry() -> Iterator[None]:
         aten_ext.reset_counts()
         yield
     aten_ext.reset_counts()
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Random numbers are those of a fresh process, whatever tests this one ran before."""
+    torch.default_generator.manual_seed(_SEED)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(_SEED)
 
 
 @pytest.fixture(autouse=True)
