@@ -36,7 +36,7 @@ hypothesis.settings.load_profile(
 )
 
 
-_SEED = torch.initial_seed()
+_SEED = torch.initial_seed()  # of a process that has drawn nothing yet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

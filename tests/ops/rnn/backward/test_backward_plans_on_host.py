@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
 
 from device_on_host import library
-from gpus import GPUS, lacks, pretended
+from gpus import GPUS, Gpu, lacks, pretended
 from ops.rnn.backward.on_host_cases import CELLS, GRU, LSTM, TANH, check, load, new_case
 from ops.rnn.on_host_cases import BLOCK, CLUSTER, FMA, GRID, MMA, TF32
 
@@ -31,11 +32,16 @@ def ops() -> Any:
     return load()
 
 
+def on(gpu: Gpu) -> AbstractContextManager[Gpu]:
+    """This GPU for the plans and for the emulator of the family's library."""
+    return pretended(gpu, torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu)
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_what_is_chosen_would_launch(ops: Any, name: str) -> None:
     gpu = GPUS[name]
     chosen = 0
-    with pretended(gpu, torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(gpu):
         for cell, dtype, batch, hidden, directions, tf32 in itertools.product(
             CELLS.values(), DTYPES, BATCHES, HIDDEN, (1, 2), (False, True)
         ):
@@ -91,14 +97,14 @@ def test_what_an_h200_takes(
     directions: int,
     wanted: list[int],
 ) -> None:
-    with pretended(GPUS["sm_90"], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(GPUS["sm_90"]):
         reason, numbers, _, _ = ops.plan(GRU, dtype, tf32, 50, batch, hidden, directions)
         assert (reason, numbers) == ("", wanted)
 
 
 def test_clusters_of_four(ops: Any) -> None:
     """An RNN has them whenever they have fewer rows, an LSTM never."""
-    with pretended(GPUS["sm_90"], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(GPUS["sm_90"]):
         for cell, batch, wanted in (
             (TANH, 15, [8, 1]),
             (TANH, 16, [4, 1]),
@@ -110,7 +116,7 @@ def test_clusters_of_four(ops: Any) -> None:
 
 
 def test_declines(ops: Any) -> None:
-    with pretended(GPUS["sm_90"], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(GPUS["sm_90"]):
         for cell, dtype, batch, hidden, wanted in (
             (GRU, torch.float32, 1, 1025, NO_KERNEL),
             (GRU, torch.float16, 1, 2049, NO_KERNEL),
@@ -125,18 +131,18 @@ def test_declines(ops: Any) -> None:
 
 def test_gpu_without_clusters(ops: Any) -> None:
     """sm_80 has the whole GPU for what sm_90 does in clusters; one multiprocessor has a block alone."""
-    with pretended(GPUS["sm_80"], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(GPUS["sm_80"]):
         assert ops.plan(GRU, torch.float16, False, 50, 8, 512, 1)[1] == [MMA, GRID, 32, 3]
         assert ops.plan(GRU, torch.float32, False, 50, 8, 256, 1)[1] == [FMA, GRID, 32, 3]
     one = dataclasses.replace(GPUS["sm_80"], multiprocessors=1, clusters=(1, 0, 0, 0, 0))
-    with pretended(one, torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(one):
         assert ops.plan(GRU, torch.float32, False, 50, 8, 64, 1)[1] == [FMA, BLOCK, 1, 8]
         assert ops.plan(GRU, torch.float32, False, 50, 8, 64, 2)[0] == NO_KERNEL
 
 
 def test_grids_are_counted(ops: Any) -> None:
     """What runs over the whole GPU says how many blocks have to run at once; clusters need no others."""
-    with pretended(GPUS["sm_90"], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(GPUS["sm_90"]):
         of_grid = ops.plan(GRU, torch.float32, False, 50, 1, 1024, 1)[3]
         assert of_grid == [80, of_grid[1], 1, 128, 1]
         of_cluster = ops.plan(GRU, torch.float16, False, 50, 100, 512, 1)[3]
@@ -147,7 +153,7 @@ def test_grids_are_counted(ops: Any) -> None:
 def test_sample_runs_right(ops: Any, name: str) -> None:
     """What a GPU's plan says, the emulator of that GPU takes, and the result is right."""
     ran = 0
-    with pretended(GPUS[name], torch.ops.aten_ext_on_host_cudnn_rnn.set_gpu):
+    with on(GPUS[name]):
         for (cell, dtype), (batch, hidden, directions) in itertools.product(
             itertools.product(CELLS.values(), DTYPES), ((3, 40, 2), (9, 200, 1), (2, 120, 2))
         ):
