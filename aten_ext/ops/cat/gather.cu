@@ -120,11 +120,12 @@ int64_t items_of_thread(GatherWay way) {
 template <typename T, bool converts>
 std::vector<Described> describe(const CatGatherParams& p) {
   std::vector<Described> all(static_cast<size_t>(p.count));
+  const bool single = is_single(p);
   for (int64_t i = 0; i < p.count; ++i) {
     const CatGatherInput& input = p.inputs[i];
     Described& one = all[i];
     const bool alike = i > 0 && are_alike(input, p.inputs[i - 1]);
-    const GatherChoice choice = choose_way(p, input);
+    const GatherChoice choice = choose_way(p, input, single);
     one.way = choice.way;
     one.along = choice.along;
     const bool strips = one.way == GatherWay::Strips;
@@ -236,8 +237,8 @@ cudaError_t launch_list(const CatGatherParams& p, const std::vector<Described>& 
   args.out = static_cast<char*>(p.out);
   args.row_size = static_cast<typename Args::Index>(p.row_size);
   const bool in_turns = take_turns(p);
-  const auto kernel = is_beyond(p, kSinglesPerSM) ? cat_gather_kernel<T, converts, Args>
-                                                  : cat_gather_single_kernel<T, converts, Args>;
+  const auto kernel =
+      is_single(p) ? cat_gather_single_kernel<T, converts, Args> : cat_gather_kernel<T, converts, Args>;
   for (int64_t from = 0; from < p.count; from += args.count) {
     const int64_t blocks = fill_arguments(args, p, described, from, threads, in_turns);
     if (args.count == 0) {  // more elements than any GPU holds

@@ -1,6 +1,7 @@
 // What a thread of gather.cu makes of an input, and whether inputs take turns. Timings: docs/kernels/cat.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/math.h"
@@ -18,6 +19,10 @@ enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Strips, Patches 
 // converts one.
 inline constexpr int64_t kSinglesPerSM = 512;
 inline constexpr int64_t kConvertedSinglesPerSM = 1024;
+// Of a few inputs that are all transposes more elements: a thread waits as long for one as for several, each
+// of which is in a sector of its own.
+inline constexpr int64_t kTransposedSinglesPerSM = 1536;
+inline constexpr int64_t kTransposesOfSingles = 8;
 // Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
 // from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
 // fewer on, of up to 2 bytes each, where all segments begin and end with a pack.
@@ -39,7 +44,7 @@ inline constexpr int64_t kReadBetweenStrips = int64_t{64} << 10;
 // so many of the patches' elements are the input's, 4 / 5. Elements one by one find in the L1 what their
 // neighbours have read, unless many bytes are read in between: patches of larger elements than 2 bytes are
 // for that alone, and from more bytes on, fewer patches and emptier ones, 1 / 2, are better.
-inline constexpr int64_t kPatchesPerSM = 375;
+inline constexpr int64_t kPatchesPerSM = 190;
 inline constexpr int64_t kPatchesPerSMFarApart = 180;
 inline constexpr int64_t kRunOfPatches = 32;
 inline constexpr int64_t kReadBetweenPatches = int64_t{8} << 10;
@@ -60,6 +65,21 @@ inline constexpr int64_t kSectorBytes = 32;
 // Whether the result has more elements for each multiprocessor.
 inline bool is_beyond(const CatGatherParams& p, int64_t elements) {
   return p.rows * p.row_size > elements * p.gpu.multiprocessors;
+}
+
+// Whether neighbours of the last dimension are further apart in memory than those of another.
+inline bool is_transposed(const CatGatherInput& input) {
+  const int64_t* const last = input.strides + input.dims - 1;
+  return std::any_of(input.strides, last, [last](int64_t stride) { return 0 < stride && stride < *last; });
+}
+
+// Whether the kernel is the one whose threads move single elements.
+inline bool is_single(const CatGatherParams& p) {
+  if (!is_beyond(p, kSinglesPerSM)) {
+    return true;
+  }
+  return !p.converts && p.count <= kTransposesOfSingles && !is_beyond(p, kTransposedSinglesPerSM) &&
+         std::all_of(p.inputs, p.inputs + p.count, is_transposed);
 }
 
 inline bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
@@ -120,8 +140,9 @@ struct GatherChoice {
   int along = 0;  // of patches: the dimension that they lie along
 };
 
-inline GatherChoice choose_way(const CatGatherParams& p, const CatGatherInput& input) {
-  if (!is_beyond(p, p.converts ? kConvertedSinglesPerSM : kSinglesPerSM)) {
+// `single`: is_single(p).
+inline GatherChoice choose_way(const CatGatherParams& p, const CatGatherInput& input, bool single) {
+  if (single || (p.converts && !is_beyond(p, kConvertedSinglesPerSM))) {
     return {GatherWay::Single};
   }
   if (is_by_packs(p, input)) {

@@ -360,6 +360,9 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (by_gpu && is_kept_without_gradients(problem)) {
     return "few steps that upstream runs in less time";
   }
+  if (is_kept_in_graphs(problem)) {
+    return "large layer that upstream runs in less time";
+  }
   bool tf32 = false;
   const bool steps = !packed && plan_steps(sizes, tf32);
   if (steps && !is_shorter_in_one_launch(problem)) {

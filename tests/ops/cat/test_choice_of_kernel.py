@@ -120,6 +120,13 @@ def _transposes(count: int, m: int, n: int) -> list[torch.Tensor]:
     return [layouts.permuted((m, n), torch.float32, i) for i in range(count)]
 
 
+def test_threads_of_small_transposes_move_single_elements() -> None:
+    """Bits of both kernels of gather.cu: up to 1,536 elements a multiprocessor, of up to eight inputs."""
+    one = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
+    for count, columns in ((3, 15), (3, 16), (3, 17), (8, 6), (9, 5)):
+        assert launches_of(_transposes(count, 32, columns), 1, one) == ["gather"]
+
+
 def test_transposes_of_a_few_elements_are_gathered() -> None:
     """Both sides of what is near, alone and in company; tiles that would be mostly empty are never made."""
     one = FEW_MULTIPROCESSORS

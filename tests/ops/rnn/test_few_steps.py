@@ -165,6 +165,16 @@ def test_a_stack_of_a_small_gru() -> None:
     assert ask_layer(**stack, batch=48) == "layer that cuDNN keeps on the chip"
 
 
+def test_a_large_lstm_of_three_rows() -> None:
+    """In a graph; from Python upstream's launches take longer."""
+    kept = "large layer that upstream runs in less time"
+    large = layer(LSTM, FP32, 40, **STACK)
+    assert [ask_layer(**large, hidden=1096, batch=rows) for rows in (2, 3)] == ["", kept]
+    assert [ask_layer(**large, hidden=hidden, batch=3) for hidden in (1024, 1025)] == ["", kept]
+    assert ask_layer(**large, hidden=1096, batch=3, captured=False) == ""
+    assert ask_layer(**layer(LSTM, FP32, 1, 1096, batch=3)) == ""
+
+
 def test_what_cudnn_keeps_on_the_chip() -> None:
     on_chip = "layer that cuDNN keeps on the chip"
     assert ask_layer(**layer(LSTM, FP32, 5, 86, batch=14)) == on_chip

@@ -106,6 +106,7 @@ constexpr LayersInRanges kKeptInTraining[] = {
     {kGru | kLstm, kFp16, kAny, kAny, {2, 3}, at_least(190)},
     {kGru | kLstm, kFp16, kOne, kAny, {2, 3}, {113, 128}, at_least(48)},
     {kLstm, kFp16, kAny, kSeveral, {4, 4}, at_least(300)},
+    {kLstm, kFp16, kOne, kAny, {4, 4}, {120, 128}, {80, 256}},
     {kGru | kLstm, kFp16, kAny, kAny, {4, 4}, at_least(129), kAny, kAny, kAny, at_least(13.5)},
     {kGru | kLstm, kBf16, kAny, kAny, {2, 3}, kAny, kAny, kAny, kAny, at_least(0.56)},
     {kGru | kLstm, kBf16, kAny, kAny, {2, 3}, {97, 128}},

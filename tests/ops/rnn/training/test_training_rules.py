@@ -143,6 +143,19 @@ def test_forward_in_training() -> None:
         assert ask_layer(**one, batch=1025) == "one step of a large batch"
 
 
+def test_four_steps_of_an_lstm_in_fp16() -> None:
+    """In a graph; from Python upstream's launches take longer. Smaller layers cuDNN keeps on the chip."""
+
+    def asked(hidden: int, batch: int, inputs: int = 512, **changes: Any) -> str:
+        x = meta(4, batch, inputs, dtype=torch.float16).requires_grad_()
+        layer: dict[str, Any] = {"mode": LSTM, "dtype": torch.float16, "train": True, "steps": 4}
+        return ask_layer(**layer, hidden=hidden, batch=batch, inputs=inputs, input=x, **changes)
+
+    assert [asked(128, batch) for batch in (79, 80, 256, 257)] == ["", KEPT, KEPT, ""]
+    assert [asked(hidden, 100, inputs=8) for hidden in (120, 128, 129)] == [KEPT, KEPT, ""]
+    assert asked(128, 192, captured=False) == ""
+
+
 def test_dropout_between_layers() -> None:
     """With cuDNN's states, of a probability that leaves something."""
     states = meta(512, dtype=torch.uint8)
