@@ -68,7 +68,7 @@ class Row:
 # Step counters that live on the GPU (capturable) are counted up by a number; on the CPU by a tensor.
 STEPS_BY_SCALAR_ON_CUDA = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
-ROWS_OF_ODD_LENGTH = "the samples' rows are no multiples of 16 bytes"
+ROWS_OF_ODD_LENGTH = "the samples are a few elements in rows of no multiple of 16 bytes"
 
 # Operator (the part of an override's name before the dot: all its overloads) -> the entries that reach it.
 TABLE: dict[str, Row] = {
