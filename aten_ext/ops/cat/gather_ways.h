@@ -22,7 +22,7 @@ inline constexpr int64_t kConvertedSinglesPerSM = 1024;
 // Of a few inputs that are all transposes more elements: a thread waits as long for one as for several, each
 // of which is in a sector of its own.
 inline constexpr int64_t kTransposedSinglesPerSM = 1536;
-inline constexpr int64_t kTransposesOfSingles = 8;
+inline constexpr int64_t kTransposesOfSingles = 6;  // no more were timed
 // Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
 // from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
 // fewer on, of up to 2 bytes each, where all segments begin and end with a pack.
