@@ -46,6 +46,9 @@ except ImportError as error:
         "install torch first, then: pip install --no-build-isolation ."
     )
 
+# Some compilers link libstdc++ statically. What is hidden of that copy cannot mix with the one that torch has
+# loaded: a number written to a stream would reach the other's locale, and crash.
+OWN_LIBSTDCXX = "-Wl,--exclude-libs,libstdc++.a"
 TORCH_VERSION = ".".join(torch.__version__.split(".")[:2])
 if tuple(int(part) for part in TORCH_VERSION.split(".")) < (2, 11):
     sys.exit(f"aten_ext: expected torch >= 2.11, got {torch.__version__}")
@@ -262,7 +265,7 @@ def extensions() -> list[Extension]:
     # that torch has loaded already (same soname), so there is one pool of threads.
     host = [*common, *WARNINGS, "-fvisibility-inlines-hidden", "-fno-semantic-interposition", "-fopenmp"]
     # -Bsymbolic: calls within the library are direct, not through a table that another could redirect.
-    link = ["-Wl,--no-undefined", "-Wl,-Bsymbolic", "-fopenmp"]
+    link = ["-Wl,--no-undefined", "-Wl,-Bsymbolic", "-fopenmp", OWN_LIBSTDCXX]
     kernels: dict[str, Any] = {"name": "aten_ext._kernels", "py_limited_api": True}
     if toolkit is not None:
         os.environ.setdefault("CUDA_HOME", str(toolkit))
@@ -304,6 +307,7 @@ def extensions() -> list[Extension]:
         "aten_ext._C",
         [str(BINDINGS), str(SOURCES / "core" / "registry.cpp"), str(SOURCES / "watch" / "watch.cpp")],
         language="c++",
+        extra_link_args=[OWN_LIBSTDCXX],
         extra_compile_args={
             "cxx": [
                 "-O2",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
 import os
+import random
 from collections.abc import Generator, Iterator
 
 import hypothesis
@@ -40,8 +42,9 @@ _SEED = torch.initial_seed()  # of a process that has drawn nothing yet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--full``: also what takes long and adds little; ``--one-in``: for ``scripts/test --quick``."""
+    """``--full``: also what takes long and adds little; ``--one-in`` and ``--brief``: for ``scripts/test``."""
     parser.addoption("--full", action="store_true", help="run every entry of PyTorch's own test databases")
+    parser.addoption("--brief", action="store_true", help="enough sets of parameters for all pairs; few long tests")
     parser.addoption("--one-in", type=int, default=1, help="of each test's parameters, every Nth set alone")
 
 
@@ -53,14 +56,62 @@ def _why_no_gpu() -> str | None:
     return None
 
 
+def _test_of(item: pytest.Item) -> str:
+    """The test whose parameters ``item`` is one set of; those that need a GPU are a test of their own."""
+    return item.nodeid.partition("[")[0] + " on a GPU" * (item.get_closest_marker("gpu") is not None)
+
+
+def _choices(item: pytest.Item) -> list[tuple[object, ...]]:
+    """What ``item`` takes from each list of parameters: a ``parametrize`` of several names is one list."""
+    values = dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    lists = []
+    for marker in item.iter_markers("parametrize"):
+        names = marker.args[0]
+        lists.append([name.strip() for name in names.split(",")] if isinstance(names, str) else list(names))
+    lists += [[name] for name in values if not any(name in names for names in lists)]
+    # By identity: equal values of another type, such as 1 and True, are two.
+    return [tuple((name, id(values[name])) for name in names) for names in lists if names[0] in values]
+
+
+def _pairs(item: pytest.Item) -> set[tuple[object, ...]]:
+    """Which two choices of two lists of parameters meet in ``item``; with one list, its choice."""
+    choices = _choices(item)
+    return set(itertools.combinations(choices, min(2, len(choices))))
+
+
+def _enough_for_all_pairs(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Pairwise testing: of each test, few items in which each two choices of its parameters meet once or more.
+
+    Most mistakes show with one choice or two that meet. In a shuffled order, an item is taken for a pair that no item
+    before it has; with the same seed everywhere, so that all processes take the same ones.
+    """
+    met = collections.defaultdict[str, set[tuple[object, ...]]](set)
+    taken = set()
+    for item in random.Random(0).sample(items, len(items)):
+        pairs, before = _pairs(item), met[_test_of(item)]
+        if not pairs or pairs - before:
+            before |= pairs
+            taken.add(item)
+    return taken
+
+
+_OF_LONG_TESTS = 4  # --brief runs every so many of their sets of parameters
+
+
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What ``--one-in`` leaves out, by its place among the parameters of its test."""
+    """What ``--brief`` leaves out, and ``--one-in``, by its place among the parameters of its test."""
     tests = collections.Counter[str]()
+    brief = config.getoption("brief")
+    taken = _enough_for_all_pairs(items) if brief else set(items)
     kept, left = [], []
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        (left if tests[test] % config.getoption("one_in") else kept).append(item)
-        tests[test] += 1
+        place = tests[_test_of(item)]
+        tests[_test_of(item)] += 1
+        if brief and item.get_closest_marker("long"):
+            leave = place % _OF_LONG_TESTS > 0 or not hasattr(item, "callspec")
+        else:
+            leave = place % config.getoption("one_in") > 0 or item not in taken
+        (left if leave else kept).append(item)
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept

@@ -361,6 +361,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing that could be seen" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_doctor_and_profile_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

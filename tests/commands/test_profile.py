@@ -245,6 +245,7 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
 # The command
 
 
+@pytest.mark.long
 def test_both_sides_traces_and_routes(profile: Profile, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     options = ["--skip", "1", "--steps", "4", "--json", "--output", "out"]
@@ -295,6 +296,7 @@ def test_a_module(
     assert {key: program[key] for key in request} == request and arguments.steps == 3
 
 
+@pytest.mark.long
 def test_a_program_without_steps_runs_once_more(profile: Profile, tmp_path: Path) -> None:
     """Two runs off, of which the first leaves no record, and one on."""
     (tmp_path / "infer.py").write_text("import torch; torch.ones(2).sin()\nopen('runs', 'a').write('x')\n")

@@ -202,3 +202,36 @@ def test_debug_information_where_it_is_asked_for(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, value)
     assert setup_module["debug_info"]() == expected
+
+
+WRITES_NUMBERS = """#include <sstream>
+#include <string>
+extern "C" int written() {
+  std::ostringstream text;
+  text << "a" << 7L << " " << 0.25;
+  return text.str() == "a7 0.25";
+}
+"""
+
+
+def test_a_compiler_that_links_its_library_statically(setup_module: dict[str, Any], tmp_path: Path) -> None:
+    """As the one in the images of some GPU machines does: numbers are written all the same."""
+    source, library = tmp_path / "writes.cpp", tmp_path / "writes.so"
+    source.write_text(WRITES_NUMBERS)
+    static = ["-static-libstdc++", "-Wl,-Bsymbolic", setup_module["OWN_LIBSTDCXX"]]
+    compiler = os.environ.get("CXX", "c++").split()
+    made = subprocess.run(
+        [*compiler, "-shared", "-fPIC", "-O2", str(source), *static, "-o", str(library)],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        pytest.skip(f"this compiler has no static libstdc++: {made.stderr.strip().splitlines()[-1]}")
+    ask = f"import ctypes, torch; print(ctypes.CDLL({str(library)!r}).written())"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
+def test_no_library_shows_a_libstdcxx_of_its_own(setup_module: dict[str, Any]) -> None:
+    for extension in setup_module["extensions"]():
+        assert setup_module["OWN_LIBSTDCXX"] in extension.extra_link_args, extension.name

@@ -31,6 +31,7 @@ CALLERS: list[tuple[str, str]] = [
 ]
 
 
+@pytest.mark.long
 def test_toggled_a_hundred_thousand_times() -> None:
     """Four threads call while a fifth toggles: every value is right, and every call is counted once."""
     shapes = [(5,), (64,), (3, 3)]
@@ -96,6 +97,7 @@ def test_counting_loses_nothing(tmp_path: Path) -> None:
     assert (run.returncode, run.stdout) == (0, "registry: every call counted once\n")
 
 
+@pytest.mark.long
 def test_sharing_out_a_list(tmp_path: Path) -> None:
     """The fused Adam kernel alone, on threads that start and end within a tensor, at each place there is."""
     compiler = shutil.which("c++") or shutil.which("g++")

@@ -206,6 +206,7 @@ print(torch.ones(2).sum().item())
 ACTIVE = "import sys; print('aten_ext' in sys.modules and sys.modules['aten_ext'].is_active())"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "value", "expected"),
     [

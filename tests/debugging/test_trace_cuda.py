@@ -192,6 +192,7 @@ with CallsCuda():
 """
 
 
+@pytest.mark.long
 @needs_calls  # the driver says what a kernel is called
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch needs the real libraries")
 def test_libraries_that_pretend(tmp_path: Path) -> None:

@@ -244,6 +244,7 @@ def test_the_tree_follows_calls_jumps_and_returns(monkeypatch: pytest.MonkeyPatc
 # Interactive
 
 
+@pytest.mark.long
 @needs_calls
 def test_interactive_commands() -> None:
     program = "import torch; a = torch.ones(2, 3, requires_grad=True); torch.mm(a, torch.ones(3, 4))"

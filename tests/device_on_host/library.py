@@ -229,7 +229,12 @@ def _build(name: str, sources: list[Path], folder: Path, link: list[str]) -> Non
             [str(source) for source in sources],
             extra_include_paths=[*map(str, folders)],
             extra_cflags=aten_headers.flags(_flags()),
-            extra_ldflags=["-Wl,-Bsymbolic", *link, *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split()],
+            extra_ldflags=[
+                "-Wl,-Bsymbolic",
+                "-Wl,--exclude-libs,libstdc++.a",  # setup.py says why
+                *link,
+                *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split(),
+            ],
             build_directory=str(folder),
             is_python_module=False,
         )

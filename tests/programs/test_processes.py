@@ -74,6 +74,7 @@ def test_threads(case: Case, device: str) -> None:
     assert asked(case, device.upper()) == {name: (200 * r, 200 * d) for name, (r, d) in plain.items()}
 
 
+@pytest.mark.long
 @each()
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_data_loader_workers(case: Case, start: str) -> None:
@@ -274,6 +275,7 @@ kernels = ctypes.CDLL(str(_load.kernels_path()))""",
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_interpreter_exit(ending: str) -> None:
     """Exit code 0 and nothing on stderr, whatever still holds on to the library."""

@@ -133,6 +133,7 @@ def environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
 def test_python_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
@@ -207,6 +208,7 @@ def run_shell(text: str, folder: Path, variables: dict[str, str]) -> subprocess.
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", commands(), ids=lambda c: f"{name(c.page)}:{c.line}")
 def test_command_runs(command: Command, sandbox: Path) -> None:
     traces = "scripts/trace_dispatch" in command.text

@@ -68,6 +68,7 @@ def files_of_the_page() -> dict[str, str]:
     return dict(re.findall(pattern, PAGE, re.DOTALL))
 
 
+@pytest.mark.long
 def test_a_new_override_from_the_page(tree: Path) -> None:
     done = new_override(tree, "relu", "--keys", "CPU")
     assert done.returncode == 0, done.stderr

@@ -79,6 +79,7 @@ def test_entries_exist() -> None:
             assert entry.name in known[entry.database], f"{base}: {entry}"
 
 
+@pytest.mark.long
 def test_entry(entry: Entry, device: str) -> None:
     """Overrides change nothing that can be seen; the fused kernel ran."""
     tally = run(entry, device)

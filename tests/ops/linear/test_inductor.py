@@ -78,6 +78,7 @@ def compile_and_run(dtype: torch.dtype = torch.float32) -> int:
     return aten_ext.passes()[0].rewrites
 
 
+@pytest.mark.long
 def test_is_called_and_toggled(on_cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On and off, and Inductor's cache of compiled graphs does not mix them up."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

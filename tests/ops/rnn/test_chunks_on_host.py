@@ -110,6 +110,7 @@ OTHER_CELLS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "dtype", "hidden", "batch", "tf32"), KERNELS)
 def test_same_bits_in_chunks(
     ops: Any, words: str, dtype: torch.dtype, hidden: int, batch: int, tf32: bool
@@ -127,6 +128,7 @@ def test_same_bits_in_chunks(
             assert torch.equal(hy_in_chunks, hy), chunk
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "words", "dtype", "hidden", "batch", "tf32"), OTHER_CELLS)
 def test_other_cells_in_chunks(
     ops: Any, mode: int, words: str, dtype: torch.dtype, hidden: int, batch: int, tf32: bool
@@ -142,6 +144,7 @@ def test_other_cells_in_chunks(
                 assert torch.equal(whole, in_chunks), chunk
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "words", "dtype", "hidden", "batch", "tf32"), [*((GRU, *k) for k in KERNELS), *OTHER_CELLS]
 )

@@ -178,6 +178,7 @@ def without_flags(ops: Any) -> Callable[[bool], dict[Any, Any]]:
     return lambda allowed: dict(results(allowed))
 
 
+@pytest.mark.long
 @on_host
 @pytest.mark.parametrize("allowed", [False, True], ids=["fp32", "tf32"])
 @pytest.mark.parametrize("name", FLAGS | NOT_WITHOUT_CUDNN)

@@ -155,6 +155,7 @@ def run_layer(
     return True
 
 
+@pytest.mark.long
 @on_host
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sample_runs_right(ops: Any, name: str) -> None:

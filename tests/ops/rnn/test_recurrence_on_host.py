@@ -176,6 +176,7 @@ def test_every_kernel(ops: Any, math: int, exchange: int, blocks: int, hidden: i
             check_recurrence(ops, dtype, [math, exchange, blocks, rows], hidden=hidden, batch=batch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), ONE_EACH)
 def test_directions_groups_and_steps(ops: Any, math: int, exchange: int, blocks: int, hidden: int) -> None:
     """Several groups of the batch, the last of them smaller; 1 to 5 steps; with and without biases."""
@@ -352,6 +353,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "math", "exchange", "blocks", "rows", "hidden"), OTHERS)
 def test_other_cells(
     ops: Any, mode: int, math: int, exchange: int, blocks: int, rows: int, hidden: int

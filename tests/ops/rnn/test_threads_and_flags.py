@@ -20,6 +20,7 @@ def ops() -> Any:
     return load()
 
 
+@pytest.mark.long
 def test_tf32_toggled_by_another_thread(ops: Any) -> None:
     """One step of 56 rows is ours in TF32 and upstream's in fp32."""
     torch.manual_seed(0)

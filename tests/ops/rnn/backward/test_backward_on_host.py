@@ -72,6 +72,7 @@ def test_every_kernel(ops: Any, cell: int, math: int, exchange: int, blocks: int
             check(ops, case, [math, exchange, blocks, rows])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), SMALL)
 def test_directions_groups_and_steps(
@@ -96,6 +97,7 @@ def test_directions_groups_and_steps(
         check(ops, case, [math, exchange, blocks, 9])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), SMALL)
 def test_many_rows(ops: Any, cell: int, math: int, exchange: int, blocks: int, hidden: int) -> None:
@@ -107,6 +109,7 @@ def test_many_rows(ops: Any, cell: int, math: int, exchange: int, blocks: int, h
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), SMALL)
 def test_any_order_of_threads(

@@ -22,6 +22,7 @@ def ops() -> Any:
     return load()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", list(MODES))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layers", [1, 3])
@@ -78,6 +79,7 @@ def new_sizes(cell: str, hidden: int, dtype: torch.dtype) -> Sizes:
 SMALL_PIECES = [(name, chunk) for name in LENGTHS if name != "short" for chunk in (0, 2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "dtype", "hidden", "lengths", "chunk"),
     [
@@ -117,6 +119,7 @@ def test_saved_in_pieces(
 OF_SMALL_LAYERS = list(itertools.product(("gru", "lstm", "tanh"), DTYPES))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "dtype", "hidden", "lengths", "chunk"),
     [

@@ -69,6 +69,7 @@ SMALL = [(7, 3, 16, 2, True), (5, 37, 64, 1, False), (5, 2, 144, 2, True)]
 LARGE = [(5, 21, 200, 1, True), (6, 3, 400, 1, False), (6, 1, 656, 1, False)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "dtype", "steps", "batch", "hidden", "layers", "bidirectional"),
     [
