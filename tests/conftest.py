@@ -42,9 +42,9 @@ _SEED = torch.initial_seed()  # of a process that has drawn nothing yet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--full``: also what takes long and adds little; ``--one-in`` and ``--brief``: for ``scripts/test``."""
+    """``--full``: also what takes long and adds little; ``--one-in`` and ``--brief``: few."""
     parser.addoption("--full", action="store_true", help="run every entry of PyTorch's own test databases")
-    parser.addoption("--brief", action="store_true", help="enough sets of parameters for all pairs; few long tests")
+    parser.addoption("--brief", action="store_true", help="sets of parameters for all pairs; few long tests")
     parser.addoption("--one-in", type=int, default=1, help="of each test's parameters, every Nth set alone")
 
 
@@ -63,7 +63,7 @@ def _test_of(item: pytest.Item) -> str:
 
 def _choices(item: pytest.Item) -> list[tuple[object, ...]]:
     """What ``item`` takes from each list of parameters: a ``parametrize`` of several names is one list."""
-    values = dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    values: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
     lists = []
     for marker in item.iter_markers("parametrize"):
         names = marker.args[0]
@@ -80,10 +80,10 @@ def _pairs(item: pytest.Item) -> set[tuple[object, ...]]:
 
 
 def _enough_for_all_pairs(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Pairwise testing: of each test, few items in which each two choices of its parameters meet once or more.
+    """Pairwise testing: of each test, few items in which each two choices of its parameters meet.
 
-    Most mistakes show with one choice or two that meet. In a shuffled order, an item is taken for a pair that no item
-    before it has; with the same seed everywhere, so that all processes take the same ones.
+    Most mistakes show with one choice or two that meet. In a shuffled order, an item is taken for a pair
+    that no item before it has; with the same seed everywhere, so that all processes take the same ones.
     """
     met = collections.defaultdict[str, set[tuple[object, ...]]](set)
     taken = set()

@@ -33,9 +33,19 @@ def test_entry_is_skipped_without_a_compiler(
 
 
 WORKER_WITHOUT_COMPILER = """
-import os, runpy, sys, time
+import os, runpy, sys, time, warnings
 import torch
 import torch.utils.benchmark
+
+fork = os.fork
+
+
+def fork_of_python_312():
+    warnings.warn("use of fork() may lead to deadlocks in the child", DeprecationWarning, stacklevel=2)
+    return fork()
+
+
+os.fork = fork_of_python_312
 
 
 class PythonTimer:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
@@ -51,13 +52,20 @@ at::_fused_adamw_(parameters, gradients, moments, squares, largest, steps,
 """
 
 
+def _fork() -> int:
+    """``os.fork`` without Python 3.12's warning of other threads: they wait, and hold no lock."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 class Side:
     """A forked process that times calls on request."""
 
     def __init__(self, timer: Timer, registered: bool) -> None:
         requests_in, requests_out = os.pipe()
         answers_in, answers_out = os.pipe()
-        if os.fork() == 0:
+        if _fork() == 0:
             os.close(requests_out)
             os.close(answers_in)
             code = 1
