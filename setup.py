@@ -46,8 +46,8 @@ except ImportError as error:
         "install torch first, then: pip install --no-build-isolation ."
     )
 
-# Some compilers link libstdc++ statically. What is hidden of that copy cannot mix with the one that torch has
-# loaded: a number written to a stream would reach the other's locale, and crash.
+# Some compilers link libstdc++ statically. Hidden, that copy cannot mix with the one that torch has loaded: a
+# number written to a stream would take a facet of the other's locale, and crash.
 OWN_LIBSTDCXX = "-Wl,--exclude-libs,libstdc++.a"
 TORCH_VERSION = ".".join(torch.__version__.split(".")[:2])
 if tuple(int(part) for part in TORCH_VERSION.split(".")) < (2, 11):
