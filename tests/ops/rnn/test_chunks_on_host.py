@@ -110,7 +110,6 @@ OTHER_CELLS = [
 ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("words", "dtype", "hidden", "batch", "tf32"), KERNELS)
 def test_same_bits_in_chunks(
     ops: Any, words: str, dtype: torch.dtype, hidden: int, batch: int, tf32: bool
