@@ -109,7 +109,6 @@ def test_many_rows(ops: Any, cell: int, math: int, exchange: int, blocks: int, h
     )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 @pytest.mark.parametrize(("math", "exchange", "blocks", "hidden"), SMALL)
 def test_any_order_of_threads(
