@@ -215,7 +215,7 @@ extern "C" int written() {
 
 
 def test_a_compiler_that_links_its_library_statically(setup_module: dict[str, Any], tmp_path: Path) -> None:
-    """As the one in the images of some GPU machines does: numbers are written all the same."""
+    """Numbers are written all the same. Some images of GPU machines build this way."""
     source, library = tmp_path / "writes.cpp", tmp_path / "writes.so"
     source.write_text(WRITES_NUMBERS)
     static = ["-static-libstdc++", "-Wl,-Bsymbolic", setup_module["OWN_LIBSTDCXX"]]
