@@ -21,6 +21,8 @@ from torch.utils import cpp_extension
 from paths import ROOT
 
 NAME = "aten_headers.h"
+LINK = ["-Wl,--exclude-libs,libstdc++.a"]
+"""Flags for the linker of all that tests compile with tensors: as setup.py's, which says why."""
 TEXT = "#include <ATen/core/Tensor.h>\n#include <ATen/ops/empty.h>\n#include <torch/library.h>\n"
 
 

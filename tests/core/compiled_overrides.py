@@ -55,6 +55,7 @@ def load() -> None:
             [str(aten_headers.behind_them(source, build / f"{source.stem}_.cpp")) for source in sources],
             extra_include_paths=[str(ROOT / "aten_ext"), *map(str, FOLDERS), str(build / "generated")],
             extra_cflags=aten_headers.flags(["-O0", "-std=c++20"]),
+            extra_ldflags=aten_headers.LINK,
             build_directory=str(build),
             is_python_module=False,
         )

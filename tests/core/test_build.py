@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import aten_headers
 from paths import ROOT
 
 pytest.importorskip("yaml")
@@ -233,5 +234,6 @@ def test_a_compiler_that_links_its_library_statically(setup_module: dict[str, An
 
 
 def test_no_library_shows_a_libstdcxx_of_its_own(setup_module: dict[str, Any]) -> None:
+    assert [setup_module["OWN_LIBSTDCXX"]] == aten_headers.LINK
     for extension in setup_module["extensions"]():
         assert setup_module["OWN_LIBSTDCXX"] in extension.extra_link_args, extension.name

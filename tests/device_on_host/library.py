@@ -231,7 +231,7 @@ def _build(name: str, sources: list[Path], folder: Path, link: list[str]) -> Non
             extra_cflags=aten_headers.flags(_flags()),
             extra_ldflags=[
                 "-Wl,-Bsymbolic",
-                "-Wl,--exclude-libs,libstdc++.a",  # setup.py says why
+                *aten_headers.LINK,
                 *link,
                 *os.environ.get("ATEN_EXT_ON_HOST_LDFLAGS", "").split(),
             ],

@@ -53,7 +53,7 @@ at::_fused_adamw_(parameters, gradients, moments, squares, largest, steps,
 
 
 def _fork() -> int:
-    """``os.fork`` without Python 3.12's warning of other threads: they wait, and hold no lock."""
+    """``os.fork`` without Python 3.12's warning of other threads: nothing was given them to do yet."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
