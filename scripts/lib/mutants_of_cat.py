@@ -408,4 +408,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "as_they_are >= 0",
         (f"{_CHOICE}::test_what_is_converted_has_little_beside_it",),
     ),
+    (
+        "short runs of unlike lengths are ours",
+        "aten_ext/ops/cat/crossover.h",
+        "found.count * found.largest_at_dim <= kUnlikeLength * found.size_at_dim",
+        "found.count * found.largest_at_dim <= 2 * kUnlikeLength * found.size_at_dim",
+        ("tests/ops/cat/test_crossover.py::test_edges",),
+    ),
 )

@@ -282,4 +282,18 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "fwd_only), use_gelu=False)",
         (f"{_GRAPHS}::test_rewrites",),
     ),
+    (
+        "a multiple of a bias asks the cells of a bias",
+        "aten_ext/ops/linear/choose.cpp",
+        "!is_whole_matrix(call) && call.beta->toDouble() == 1.0",
+        "!is_whole_matrix(call)",
+        ("tests/core/test_tables.py::test_a_multiple_of_a_bias_asks_the_cells_without_one",),
+    ),
+    (
+        "rows of a mat1 within a larger matrix are whole lines",
+        "aten_ext/ops/linear/choose.cpp",
+        "t.size(0) > 1 && t.stride(0) != t.size(1) ?",
+        "t.size(0) > 1 && false ?",
+        ("tests/core/test_tables.py::test_what_a_mat1_within_a_larger_matrix_asks",),
+    ),
 )

@@ -312,4 +312,18 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             f"{_STEPS_ON_HOST}::test_only_empty_tensors",
         ),
     ),
+    (
+        "SGD rounds all that upstream loads by fours in one order",
+        "aten_ext/ops/optimizer/cuda/fused_sgd.cu",
+        "tensor.is_upstreams_vectors && s.maximize",
+        "tensor.is_upstreams_vectors && false && s.maximize",
+        (f"{_STEPS_ON_HOST}::test_sgd_rounds_what_upstream_rounds",),
+    ),
+    (
+        "SGD takes tensors that are no multiple of four for upstream's fours",
+        "aten_ext/ops/optimizer/cuda/tensor_list.cuh",
+        "halves && args.numel[tensor] % kUpstreamsVector == 0",
+        "halves",
+        (f"{_STEPS_ON_HOST}::test_sgd_rounds_what_upstream_rounds",),
+    ),
 )

@@ -178,6 +178,53 @@ def test_a_matrix_to_add_asks_the_cells_without_a_bias(pretend: Any) -> None:
         assert plan.startswith("few rows") is expected
 
 
+@pytest.mark.parametrize(("beta", "of_bias"), [(1, 1), (0.5, 0), (0, 0), (-1, 0)])
+@pytest.mark.parametrize("op", ["addmm", "_addmm_activation"])
+def test_a_multiple_of_a_bias_asks_the_cells_without_one(
+    op: str, beta: float, of_bias: int, pretend: Any
+) -> None:
+    """Upstream lets cuBLASLt add a bias itself, and nothing else."""
+    pretend(of_100(), MADE_UP.name)
+    for slow in (0, 1):
+        percent = all_of(200)
+        percent[0, slow, 0] = 50
+        register(MADE_UP, percent)
+        given = (meta(1024), meta(4, 1024), meta(1024, 1024).t())
+        plan = aten_ext.explain(op, *given, beta=beta, key="CUDA").plan or ""
+        assert plan.startswith("few rows") is (slow != of_bias)
+
+
+@pytest.mark.parametrize(
+    ("rows", "stride", "offset", "dtype", "least"),
+    [
+        (16, 1024, 0, torch.bfloat16, 107),  # dense
+        (16, 2048, 64, torch.bfloat16, 107),  # rows that are whole lines
+        (16, 1024 + 8, 0, torch.bfloat16, 135),  # rows of half sectors
+        (16, 1024 + 8, 8, torch.bfloat16, 135),
+        (16, 1024 + 16, 0, torch.bfloat16, 112),  # of sectors
+        (16, 1024, 16, torch.bfloat16, 112),  # dense rows that begin within a line
+        (16, 1024, 8, torch.bfloat16, 135),
+        (8, 1024 + 8, 0, torch.bfloat16, 125),
+        (16, 1024 + 4, 0, torch.float32, 110),
+        (17, 1024 + 4, 0, torch.float32, 135),
+        (1, 1024 + 8, 8, torch.bfloat16, 107),  # one row is little beside the weight
+    ],
+)
+def test_what_a_mat1_within_a_larger_matrix_asks(
+    rows: int, stride: int, offset: int, dtype: torch.dtype, least: int, pretend: Any
+) -> None:
+    """Its rows may begin within a line of the cache although those of the weight do not."""
+    pretend(of_100(), MADE_UP.name)
+    memory = torch.empty(rows * stride + offset + 1024 + 128, dtype=dtype)
+    line = -memory.data_ptr() % 128 // memory.element_size()
+    mat1 = memory.as_strided((rows, 1024), (stride, 1), line + offset)
+    weight = torch.empty(1024, 1024, dtype=dtype)
+    for percent, expected in ((least - 1, False), (least, True)):
+        register(MADE_UP, all_of(percent))
+        plan = aten_ext.explain("mm", mat1, weight.t(), key="CUDA").plan or ""
+        assert plan.startswith("few rows") is expected
+
+
 def test_sizes_beyond_the_ends(pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
     percent = all_of(50)

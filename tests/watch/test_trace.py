@@ -188,7 +188,10 @@ stop.set(); thread.join()
 print(os.getpid(), *children, *statuses)
 """
     path = tmp_path / "trace.txt"
-    run = python(code, ATEN_EXT_TRACE="calls", ATEN_EXT_SHADOW="1", ATEN_EXT_TRACE_FILE=str(path))
+    quiet_python = {"PYTHONWARNINGS": "ignore::DeprecationWarning"}  # of a fork beside threads
+    run = python(
+        code, ATEN_EXT_TRACE="calls", ATEN_EXT_SHADOW="1", ATEN_EXT_TRACE_FILE=str(path), **quiet_python
+    )
     assert (run.returncode, run.stderr) == (0, "")
     parent, quiet, loud, gone, *statuses = run.stdout.split()
     assert statuses == ["0", "0", "0"]

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 
+#include "core/gpu.h"
 #include "core/tables.h"
 #include "ops/cat/inputs.h"
 
@@ -37,6 +38,17 @@ constexpr int64_t kLargeElement = 8;
 // one by one by ours, which costs more than a launch of upstream's for each input.
 constexpr int64_t kLargeConversion = int64_t{8} << 20;
 constexpr int64_t kLargeConvertedInput = int64_t{1} << 20;
+
+// Of so many contiguous inputs and more, in one launch of upstream's, of such elements and of so few in a run on
+// average, the longest many times as long, ours is slower: a block for each part of an input would mostly be
+// idle, and to look up whose a word is takes longer than the copy. By themselves, if all were as long as the
+// longest, they would be so many for each multiprocessor, and they are too few for packs.
+constexpr int64_t kUnlikeInputs = 17;
+constexpr int64_t kUnlikeElement = 8;
+constexpr int64_t kUnlikeRun = 16;
+constexpr int64_t kUnlikeLength = 4;
+constexpr int64_t kUnlikeElementsPerSM = 800;
+constexpr int64_t kElementsWithoutPacksPerSM = 2048;
 
 // Along which it is expanded, or its memory does not run from the last dimension to the first.
 inline bool is_expanded_or_transposed(const c10::TensorImpl& t) {
@@ -79,6 +91,20 @@ inline bool is_large_of_several_shapes(const at::ITensorListRef& tensors, const 
       return !is_skipped(t) && t.sizes() != found.valid->sizes();
     });
   });
+}
+
+inline bool has_short_runs_of_unlike_lengths(const CatInputs& found) {
+  if (found.count < kUnlikeInputs || found.count > kUpstreamInputs || !found.contiguous || !found.one_dtype ||
+      found.count * found.largest_at_dim <= kUnlikeLength * found.size_at_dim ||
+      static_cast<int64_t>(c10::elementSize(found.dtype)) < kUnlikeElement) {
+    return false;
+  }
+  const int64_t stride = found.stride_at_dim();
+  const int64_t rows = found.numel() / (found.size_at_dim * stride);
+  const int64_t multiprocessors = gpu_of(found.valid->device()).multiprocessors;
+  return rows > 1 && found.size_at_dim * stride < kUnlikeRun * found.count &&
+         found.count * found.largest_at_dim * stride * rows > kUnlikeElementsPerSM * multiprocessors &&
+         found.numel() <= kElementsWithoutPacksPerSM * multiprocessors;
 }
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
@@ -128,6 +154,9 @@ inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const
   using cat_crossover::Kind;
   if (cat_crossover::is_large_conversion(tensors, found)) {
     return "large inputs that upstream converts as fast";
+  }
+  if (cat_crossover::has_short_runs_of_unlike_lengths(found)) {
+    return "short runs of unlike lengths";
   }
   const Kind kind = cat_crossover::kind_of(tensors, found);
   if (kind == Kind::Other) {

@@ -39,6 +39,10 @@ constexpr int64_t kTinySmallWordsElsewhere = 512;  // of up to 8 in short runs o
 constexpr int64_t kShortRunOfTiny = 32;            // bytes on average
 constexpr int64_t kShortRunOfFew = 16;
 constexpr int64_t kLongRunOfTiny = 256;
+// Of runs of unlike lengths most of these threads have no word. If they are more than half, of runs of so many
+// words on average, and more than so many for each multiprocessor, to look inputs up is faster.
+constexpr int64_t kIdleRun = 8;
+constexpr int64_t kIdleTinyWords = 800;
 // Of more words of 16 bytes than this for each multiprocessor a thread makes one, as of few: of up to 16
 // inputs, or of more.
 constexpr int64_t kWordsInColumnsPerSM = 3200;
@@ -163,8 +167,10 @@ int64_t most_tiny_words(const CatRunsParams& p, int word) {
 // Inputs that are so many and so small that a thread, or a warp, would look up many of them.
 bool are_tiny(const CatRunsParams& p, int word) {
   const int64_t words = p.count * p.rows * longest_run(p) * p.element_size / word;
+  const bool idle = average_run(p) > kIdleRun * word && words > kIdleTinyWords * p.gpu.multiprocessors &&
+                    p.count * longest_run(p) > 2 * p.row_size;
   return p.count > EightRuns::kCapacity && words <= most_tiny_words(p, word) * p.gpu.multiprocessors &&
-         !has_rows_apart(p);
+         !idle && !has_rows_apart(p);
 }
 
 // Whether a thread makes a single word.

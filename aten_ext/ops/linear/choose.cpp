@@ -66,6 +66,14 @@ bool has_rows_of_words(const at::Tensor& t, int64_t row) {
          (t.size(row) == 1 || t.stride(row) * static_cast<int64_t>(t.element_size()) % kWord == 0);
 }
 
+// Bytes that the rows of a matrix are aligned to, up to a line of the cache, if it is a part of a larger one or
+// of a buffer. (Of dense rows the depth says it, as it does of the weight's.)
+int64_t alignment_of_part(const at::Tensor& t) {
+  const uintptr_t apart = t.size(0) > 1 && t.stride(0) != t.size(1) ? t.stride(0) * t.element_size() : 0;
+  const uintptr_t bits = crossover::kLine | reinterpret_cast<uintptr_t>(t.const_data_ptr()) | apart;
+  return t.size(0) == 1 ? crossover::kLine : static_cast<int64_t>(bits & -bits);
+}
+
 // A bias that is as large as the result. addmm's overloads with out_dtype, which are upstream's, round the
 // product before they add it; in 16 bits that shows.
 bool is_whole_matrix(const LinearCall& call) {
@@ -238,15 +246,17 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
   if (table.percent == nullptr) {
     return "no table of the shapes that upstream multiplies faster";
   }
-  // Where a whole matrix is added, upstream's product is that of a layer without a bias: into a copy of it.
-  const bool bias = call.bias != nullptr && !is_whole_matrix(call);
+  // Where a whole matrix is added, or a multiple of the bias, upstream's product is that of a layer without a
+  // bias: into a copy of it.
+  const bool bias = call.bias != nullptr && !is_whole_matrix(call) && call.beta->toDouble() == 1.0;
   const crossover::Layer layer{call.m(),
                                call.n(),
                                call.k(),
                                plan.dtype == Dtype::Float,
                                plan.dtype == Dtype::Half,
                                bias,
-                               layout_of(call, plan)};
+                               layout_of(call, plan),
+                               alignment_of_part(call.mat1)};
   const int percent = crossover::least_percent(table.percent, layer);
   if (percent < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
     return slower;

@@ -69,12 +69,15 @@ constexpr Neighbours between_half_octaves(int64_t size, int first, int cells) {
   return {clamp(cell), clamp(cell + static_cast<int>(!exact))};
 }
 
+inline constexpr int64_t kSector = 32, kLine = 128;  // bytes that the memory, or a cache, reads at once
+
 struct Layer {
   int64_t m, n, k;
   bool is_float;  // otherwise 16 bits
   bool is_half;   // of them fp16, which has cells of its own where rows are no whole vectors
   bool has_bias;
   Layout layout;
+  int64_t mat1_alignment = kLine;  // bytes, of rows that lie apart or begin within a line; kLine of others
 };
 
 constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
@@ -120,14 +123,14 @@ constexpr bool is_cell(const Layer& layer) {
   const Neighbours rows = between_octaves(layer.m, kRows);
   const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
   return has_rows_of_vectors(layer) && rows.low == rows.high && has_measured_columns(layer) &&
-         depths.low == depths.high;
+         depths.low == depths.high && layer.mat1_alignment >= kLine;
 }
 
 // How well cells speak for a layer between them, from well to badly.
 enum class Likeness : uint8_t {
   Small,        // a weight that is there as soon as the launch is
   Lines,        // rows of the weight that are whole lines of the cache, as those of nearly all cells are
-  Sectors,      // rows that are whole sectors of the memory
+  Sectors,      // rows that are whole sectors of the memory, or those of a mat1 that is a part of a matrix
   HalfSectors,  // rows that are not: every other one begins within a sector, and is read with half of another
   RowMajor,     // [k, n]: tiles have short rows
   NoVectors,    // n is no multiple of a vector
@@ -137,17 +140,15 @@ inline constexpr int kLikenesses = 7;
 
 constexpr Likeness likeness(const Layer& layer) {
   constexpr int64_t kSmallWeight = 1 << 18;  // bytes
-  constexpr int64_t kSector = 32;
-  constexpr int64_t kLine = 128;
   const int64_t size = layer.is_float ? 4 : 2;
   const int64_t row = layer.layout == Layout::RowMajor ? layer.n : layer.k;
   const bool vectors = has_vectors(layer);
   return !has_rows_of_vectors(layer)                           ? Likeness::NoRows
          : vectors && layer.n * layer.k * size <= kSmallWeight ? Likeness::Small
-         : row * size % kSector != 0                           ? Likeness::HalfSectors
+         : row * size % kSector != 0 || layer.mat1_alignment < kSector ? Likeness::HalfSectors
          : layer.layout == Layout::RowMajor                    ? Likeness::RowMajor
          : !vectors                                            ? Likeness::NoVectors
-         : row * size % kLine != 0                             ? Likeness::Sectors
+         : row * size % kLine != 0 || layer.mat1_alignment < kLine ? Likeness::Sectors
                                                                : Likeness::Lines;
 }
 

@@ -13,6 +13,7 @@ from aten_ext import _measured_tables as tables
 EXPANDED = "expanded input"
 MIXED = "inputs of different layouts that upstream reads as fast"
 ONE = "one input that is not contiguous"
+UNLIKE = "short runs of unlike lengths"
 CONVERTED = "large inputs that upstream converts as fast"
 
 
@@ -23,6 +24,13 @@ def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def wide(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """A narrowed matrix."""
     return meta(rows, columns + 1, dtype=dtype)[:, :columns]
+
+
+def unlike(
+    rows: int, count: int = 35, most: int = 40, dtype: torch.dtype = torch.int64
+) -> list[torch.Tensor]:
+    """Matrices of 3 columns, and one of more."""
+    return [meta(rows, columns, dtype=dtype) for columns in (*[3] * (count - 1), most)]
 
 
 def route(tensors: list[torch.Tensor], dim: int) -> str:
@@ -56,6 +64,20 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     (MIXED, lambda: [meta(4096, 768, dtype=torch.int64), wide(4096, 768, torch.int64)], 0),
     (ONE, lambda: [wide(16, 1536)], 0),
     (ONE, lambda: [wide(1600, 1537)], 0),
+    (UNLIKE, lambda: unlike(100), 1),
+    ("fused", lambda: unlike(100, dtype=torch.float32), 1),
+    ("fused", lambda: unlike(300, most=13), 1),
+    (UNLIKE, lambda: unlike(300, most=14), 1),
+    ("fused", lambda: unlike(75), 1),
+    (UNLIKE, lambda: unlike(76), 1),
+    (UNLIKE, lambda: unlike(1903), 1),
+    ("fused", lambda: unlike(1904), 1),
+    ("fused", lambda: unlike(64, count=16, most=150), 1),
+    (UNLIKE, lambda: unlike(64, count=17, most=150), 1),
+    ("fused", lambda: unlike(64, count=17, most=300), 1),
+    (UNLIKE, lambda: unlike(64, count=64), 1),
+    ("fused", lambda: unlike(64, count=65), 1),
+    ("fused", lambda: [t.reshape(-1) for t in unlike(100)], 0),
     ("fused", lambda: [meta(3, 5)], 0),
     (ONE, lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)], 2),
     ("fused", lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)] * 2, 2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import pytest
@@ -48,6 +48,12 @@ def reference(step: Step) -> dict[str, list[Tensor]]:
 
 class TestFusedAdagrad(FusedStepTests):
     capacities = (87, 730)  # three lists and the steps
+    flags: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "lr_decay": (0.0, 0.1),
+        "maximize": (False, True),
+        "weight_decay": (0.0, 0.01),
+        "grad_scale": (None, 3.0),
+    }
     scales_on_cuda = False
 
     def make(self, maker: Maker, **options: Any) -> Step:

@@ -22,6 +22,7 @@ from ops.optimizer.adam_reference import (
     reference,
     upstream,
 )
+from ops.optimizer.step_suite import KINDS_OF_TENSORS, every_flag
 from strategies import FLOATING, shapes
 
 NAMES = ("_fused_adamw_", "_fused_adam_")
@@ -143,6 +144,18 @@ def test_step_matches_upstream(
 def test_every_dtype(device: str, name: str, amsgrad: bool, dtype: torch.dtype) -> None:
     state = make_state(SHAPES, dtype=dtype, device=device, amsgrad=amsgrad)
     step_and_compare(name, state, device, amsgrad=amsgrad)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_every_flag(device: str, name: str, amsgrad: bool, dtype: torch.dtype) -> None:
+    """Upstream rounds in another order for some combinations."""
+    flags = {"maximize": (False, True), "weight_decay": (0.0, 0.01), "grad_scale": (None, 3.0)}
+    for options in every_flag(flags, device):
+        for size, offset in KINDS_OF_TENSORS:
+            state = make_state([(size,)], dtype=dtype, device=device, amsgrad=amsgrad, offset=offset)
+            step_and_compare(name, state, device, amsgrad=amsgrad, **options)
 
 
 # More tensors than one launch takes: 76 with small kernel arguments, about 600 with large ones.

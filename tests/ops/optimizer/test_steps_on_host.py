@@ -89,6 +89,42 @@ def test_lists_of_any_length(op: str, count: int, scaled: bool) -> None:
     check(STEPS[op][0](Maker([(1 + 37 * i % 300,) for i in range(count)]), **options))
 
 
+def multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """a * b + c, rounded once (but for one in millions, which float64 rounds before)."""
+    return (a.double() * b.double() + c.double()).float()
+
+
+@pytest.mark.parametrize(
+    ("size", "offset", "changes", "of_fours"),
+    [
+        (4096, 0, {}, True),
+        (4096, 4, {}, True),
+        (4098, 0, {}, False),
+        (4096, 1, {}, False),
+        (4096, 0, {"maximize": False}, False),
+        (4096, 0, {"grad_scale": torch.tensor(1.0)}, False),
+        (4096, 0, {"weight_decay": 2.0**-120}, False),
+    ],
+)
+def test_sgd_rounds_what_upstream_rounds(
+    size: int, offset: int, changes: dict[str, Any], of_fours: bool
+) -> None:
+    """With maximize, of tensors that upstream loads by fours, (1 - dampening) * g, and else momentum * b."""
+    options = {"maximize": True, "weight_decay": 0.0, "dampening": 0.1} | changes
+    step = make_sgd(Maker([(size,)], torch.float32, offset=offset), **options)
+    before = step.clone()
+    call_on_host(step)
+    (gradient,), (buffer,) = before.lists["grads"], before.lists["momentum_buffers"]
+    gradient = -gradient if options["maximize"] else gradient
+    momentum, rest = torch.tensor(0.9), 1 - torch.tensor(0.1)
+    expected = (
+        multiply_add(momentum, buffer, rest * gradient)
+        if of_fours
+        else multiply_add(rest, gradient, momentum * buffer)
+    )
+    assert torch.equal(step.lists["momentum_buffers"][0], expected)
+
+
 @pytest.mark.parametrize("op", STEPS)
 def test_a_driver_that_takes_small_arguments_alone(op: str) -> None:
     """A list that is too long for them is several launches there, and one where 32 KB are taken."""

@@ -59,9 +59,9 @@ struct Adagrad {
   static constexpr int kVectorsPerThread = 1;
   static constexpr int kMaxThreads = 256;
 
-  static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* step) {
+  static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const OfTensor& tensor) {
     const double lr = s.lr_pointer != nullptr ? static_cast<double>(*s.lr_pointer) : s.lr;
-    const float steps_before = *step - 1;  // in fp32, as upstream
+    const float steps_before = *tensor.step - 1;  // in fp32, as upstream
     return {lr / fma(static_cast<double>(steps_before), s.lr_decay, 1.0),
             s.grad_scale != nullptr ? static_cast<Op>(*s.grad_scale) : Op(1)};
   }

@@ -79,8 +79,8 @@ struct Adam {
 
   // Computed once by each thread while its loads are under way. The two powers are long: even lanes compute
   // one, odd lanes the other.
-  static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* step_pointer) {
-    const Op step = static_cast<Op>(*step_pointer);
+  static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const OfTensor& tensor) {
+    const Op step = static_cast<Op>(*tensor.step);
     const Op lr = s.lr_pointer != nullptr ? static_cast<Op>(*s.lr_pointer) : s.lr;
     const Op bias_correction = 1 - pow(threadIdx.x % 2 == 0 ? s.beta1 : s.beta2, step);
     const Op bias_correction1 = __shfl_sync(0xffffffff, bias_correction, 0);

@@ -11,9 +11,11 @@
 // the learning rate multiplies the buffer and not each gradient in it.) Arithmetic in fp32 for fp32, fp16 and
 // bf16, in fp64 for fp64. The order of operations and the places where a product and a sum are rounded once
 // are those of PyTorch's own CUDA kernel in its wheel of 2.11, read from that kernel's machine code for
-// sm_90. Only there, in fp32 and fp64 with a grad_scale and aligned tensors, does the compiler round lr * g
-// on its own for some elements of a vector (in fp32 three in four); ours rounds the update of a parameter
-// once for all.
+// sm_90. Its compiler made code of its own for some combinations of flags. Of a tensor that it loads and
+// stores by fours, with maximize and without weight_decay or a grad_scale, it rounds (1 - dampening) * g and
+// not momentum * b on its own (not in fp64); so does ours. With a grad_scale, in fp32 and fp64, it rounds
+// lr * g on its own for some elements of a four (in fp32 three of them); ours rounds the update of a
+// parameter once for all.
 //
 // Shapes: every list has `count` tensors; tensor i of each is flat, [numel_i]. Bytes an element: reads p g,
 // writes p = 3 * sizeof(T); momentum reads and writes b as well, 5 * sizeof(T); grad_scale adds
@@ -49,6 +51,7 @@ struct SgdScalars {
 template <typename Op>
 struct SgdPerTensor {
   Op lr, grad_scale;
+  bool rounds_gradient;  // times 1 - dampening, on its own
 };
 
 // The optimizer of ops/optimizer/cuda/tensor_list.cuh.
@@ -63,9 +66,11 @@ struct Sgd {
   static constexpr int kVectorsPerThread = 1;
   static constexpr int kMaxThreads = 256;
 
-  static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const float* /*step*/) {
+  static __device__ __forceinline__ PerTensor prepare(const Scalars& s, const OfTensor& tensor) {
     return {s.lr_pointer != nullptr ? static_cast<Op>(*s.lr_pointer) : s.lr,
-            s.grad_scale != nullptr ? static_cast<Op>(*s.grad_scale) : Op(1)};
+            s.grad_scale != nullptr ? static_cast<Op>(*s.grad_scale) : Op(1),
+            sizeof(Op) < sizeof(double) && tensor.is_upstreams_vectors && s.maximize && s.weight_decay == 0 &&
+                s.grad_scale == nullptr};
   }
 
   static __device__ __forceinline__ void update(Op (&x)[kLists], const Scalars& s, const PerTensor& t) {
@@ -75,7 +80,9 @@ struct Sgd {
     }
     if constexpr (has_momentum) {
       Op& buffer = x[kMomentumBuffer];
-      buffer = s.is_first_step ? grad : fma(s.one_minus_dampening, grad, s.momentum * buffer);
+      const Op decayed = t.rounds_gradient ? fma(s.momentum, buffer, s.one_minus_dampening * grad)
+                                           : fma(s.one_minus_dampening, grad, s.momentum * buffer);
+      buffer = s.is_first_step ? grad : decayed;
       grad = s.nesterov ? fma(buffer, s.momentum, grad) : buffer;
     }
     x[kParam] = fma(grad, -t.lr, x[kParam]);

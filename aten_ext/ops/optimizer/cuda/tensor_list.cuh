@@ -9,7 +9,7 @@
 //   static constexpr int kLists;                  lists that it reads: parameters, gradients, states
 //   static constexpr bool kSteps;                 whether it needs each tensor's count of steps
 //   static constexpr int kVectorsPerThread, kMaxThreads;      its policy
-//   static PerTensor prepare(const Scalars&, const float* step);
+//   static PerTensor prepare(const Scalars&, const OfTensor&);
 //       what is the same for a tensor, computed by every thread; has the member grad_scale. All lanes of a
 //       warp come here.
 //   static void update(Op (&x)[kLists], const Scalars&, const PerTensor&);
@@ -31,6 +31,9 @@ constexpr int kHintsInLarge = 256;
 
 // Elements of a list that a thread has under way where they are no vectors, or where there are few.
 constexpr int kElementsAtOnce = 4;
+// PyTorch's kernel loads and stores a tensor by so many elements where all of it can be.
+constexpr int kUpstreamsVector = 4;
+static_assert(kElementsAtOnce == kUpstreamsVector, "one test of alignment answers for both");
 
 // `bytes` of kernel arguments hold as many tensors as fit.
 template <typename Optimizer, int bytes>
@@ -91,6 +94,12 @@ __device__ __forceinline__ void update_all(typename Optimizer::Element (&x)[Opti
   }
 }
 
+// What prepare() is told of a tensor.
+struct OfTensor {
+  const float* step;  // nullptr if no steps are needed
+  bool is_upstreams_vectors;
+};
+
 // Whether the kernel writes a list.
 template <typename Scalars>
 __device__ __forceinline__ bool is_written(const Scalars& s, int list) {
@@ -107,7 +116,7 @@ __device__ __forceinline__ bool is_skipped(const Scalars& s) {
 template <typename Optimizer, int kWidth>
 __device__ __forceinline__ void update_groups(typename Optimizer::Element* const (&data)[Optimizer::kLists],
                                               uint32_t count, const typename Optimizer::Scalars& s,
-                                              const float* step) {
+                                              const OfTensor& tensor) {
   constexpr int kLists = Optimizer::kLists;
   typename Optimizer::Element x[kLists][kWidth];
   const auto load = [&](uint32_t at) {
@@ -123,7 +132,7 @@ __device__ __forceinline__ void update_groups(typename Optimizer::Element* const
   if (is_skipped(s)) {
     return;
   }
-  const auto t = Optimizer::prepare(s, step);
+  const auto t = Optimizer::prepare(s, tensor);
   while (at < count) {
     update_all<Optimizer>(x, s, t);
 #pragma unroll
@@ -156,7 +165,6 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
   const int64_t begin = static_cast<int64_t>(blockIdx.x - args.first_block[tensor]) * chunk;
   const int64_t left = args.numel[tensor] - begin;  // > 0
   const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;
-  const float* const step = args.step[Optimizer::kSteps ? tensor : 0];
   T* data[kLists];
   bool vectors = count % kVector == 0 && args.elements >= kVector;
   bool halves = count % kElementsAtOnce == 0;
@@ -166,13 +174,15 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
     vectors = vectors && is_vector_aligned(data[list]);
     halves = halves && are_aligned<kElementsAtOnce>(data[list]);
   }
+  const OfTensor of_tensor{args.step[Optimizer::kSteps ? tensor : 0],
+                           halves && args.numel[tensor] % kUpstreamsVector == 0};
   if (vectors) {
-    update_groups<Optimizer, kVector>(data, count, s, step);
+    update_groups<Optimizer, kVector>(data, count, s, of_tensor);
     return;
   }
   if constexpr (kVector > kElementsAtOnce) {
     if (halves) {
-      update_groups<Optimizer, kElementsAtOnce>(data, count, s, step);
+      update_groups<Optimizer, kElementsAtOnce>(data, count, s, of_tensor);
       return;
     }
   }
@@ -199,7 +209,7 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
   if (is_skipped(s)) {
     return;
   }
-  const auto t = Optimizer::prepare(s, step);
+  const auto t = Optimizer::prepare(s, of_tensor);
   while (from < count) {
     if constexpr (!kIsAhead) {
       load(from);

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import aten_ext
+from upstream_versions import bf16_products_spread_nan
 
 from .cases import CELLS, Case, assert_ran, call
 
@@ -68,6 +69,9 @@ LAYERS = [
 @pytest.mark.parametrize("argument", ARGUMENTS)
 @pytest.mark.parametrize("case", LAYERS, ids=str)
 def test_inference(case: Case, argument: str, dtype: torch.dtype) -> None:
+    of_all_steps = (case.steps * case.batch, case.inputs)
+    if dtype == torch.bfloat16 and argument == "x" and bf16_products_spread_nan(*of_all_steps):
+        pytest.skip("upstream's product of all steps spreads NaN on this CPU")
     for value in {**VALUES, **(ENDS if dtype == torch.float32 else {})}.values():
         module, tensors = special(case, argument, value, dtype)
         with torch.no_grad():
