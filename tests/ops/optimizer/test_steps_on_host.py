@@ -90,7 +90,7 @@ def test_lists_of_any_length(op: str, count: int, scaled: bool) -> None:
 
 
 def multiply_add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """a * b + c, rounded once (but for one in millions, which float64 rounds before)."""
+    """The sum of a * b and c, rounded once (but for one in millions, which float64 rounds before)."""
     return (a.double() * b.double() + c.double()).float()
 
 
