@@ -143,13 +143,13 @@ constexpr Likeness likeness(const Layer& layer) {
   const int64_t size = layer.is_float ? 4 : 2;
   const int64_t row = layer.layout == Layout::RowMajor ? layer.n : layer.k;
   const bool vectors = has_vectors(layer);
-  return !has_rows_of_vectors(layer)                           ? Likeness::NoRows
-         : vectors && layer.n * layer.k * size <= kSmallWeight ? Likeness::Small
+  return !has_rows_of_vectors(layer)                                   ? Likeness::NoRows
+         : vectors && layer.n * layer.k * size <= kSmallWeight         ? Likeness::Small
          : row * size % kSector != 0 || layer.mat1_alignment < kSector ? Likeness::HalfSectors
-         : layer.layout == Layout::RowMajor                    ? Likeness::RowMajor
-         : !vectors                                            ? Likeness::NoVectors
-         : row * size % kLine != 0 || layer.mat1_alignment < kLine ? Likeness::Sectors
-                                                               : Likeness::Lines;
+         : layer.layout == Layout::RowMajor                            ? Likeness::RowMajor
+         : !vectors                                                    ? Likeness::NoVectors
+         : row * size % kLine != 0 || layer.mat1_alignment < kLine     ? Likeness::Sectors
+                                                                       : Likeness::Lines;
 }
 
 // What cells must show before a layer between them counts as faster, in percent: by bits, likeness, and rows
