@@ -39,10 +39,10 @@ constexpr int64_t kLargeElement = 8;
 constexpr int64_t kLargeConversion = int64_t{8} << 20;
 constexpr int64_t kLargeConvertedInput = int64_t{1} << 20;
 
-// Of so many contiguous inputs and more, in one launch of upstream's, of such elements and of so few in a run on
-// average, the longest many times as long, ours is slower: a block for each part of an input would mostly be
-// idle, and to look up whose a word is takes longer than the copy. By themselves, if all were as long as the
-// longest, they would be so many for each multiprocessor, and they are too few for packs.
+// Of so many contiguous inputs and more, in one launch of upstream's, of such elements and of so few in a run
+// on average, the longest many times as long, ours is slower: a block for each part of an input would mostly
+// be idle, and to look up whose a word is takes longer than the copy. By themselves, if all were as long as
+// the longest, they would be so many for each multiprocessor, and they are too few for packs.
 constexpr int64_t kUnlikeInputs = 17;
 constexpr int64_t kUnlikeElement = 8;
 constexpr int64_t kUnlikeRun = 16;

@@ -39,8 +39,8 @@ constexpr int64_t kTinySmallWordsElsewhere = 512;  // of up to 8 in short runs o
 constexpr int64_t kShortRunOfTiny = 32;            // bytes on average
 constexpr int64_t kShortRunOfFew = 16;
 constexpr int64_t kLongRunOfTiny = 256;
-// Of runs of unlike lengths most of these threads have no word. If they are more than half, of runs of so many
-// words on average, and more than so many for each multiprocessor, to look inputs up is faster.
+// Of runs of unlike lengths most of these threads have no word. If they are more than half, of runs of so
+// many words on average, and more than so many for each multiprocessor, to look inputs up is faster.
 constexpr int64_t kIdleRun = 8;
 constexpr int64_t kIdleTinyWords = 800;
 // Of more words of 16 bytes than this for each multiprocessor a thread makes one, as of few: of up to 16

@@ -66,8 +66,8 @@ bool has_rows_of_words(const at::Tensor& t, int64_t row) {
          (t.size(row) == 1 || t.stride(row) * static_cast<int64_t>(t.element_size()) % kWord == 0);
 }
 
-// Bytes that the rows of a matrix are aligned to, up to a line of the cache, if it is a part of a larger one or
-// of a buffer. (Of dense rows the depth says it, as it does of the weight's.)
+// Bytes that the rows of a matrix are aligned to, up to a line of the cache, if it is a part of a larger one
+// or of a buffer. (Of dense rows the depth says it, as it does of the weight's.)
 int64_t alignment_of_part(const at::Tensor& t) {
   const uintptr_t apart = t.size(0) > 1 && t.stride(0) != t.size(1) ? t.stride(0) * t.element_size() : 0;
   const uintptr_t bits = crossover::kLine | reinterpret_cast<uintptr_t>(t.const_data_ptr()) | apart;
