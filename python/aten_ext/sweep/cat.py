@@ -38,20 +38,20 @@ class Input:
         if self.layout == "permuted":
             order = list(range(len(self.shape)))
             Random(self.choice).shuffle(order)
-            stored = _filled(tuple(self.shape[i] for i in order), self.dtype, device)
+            stored = filled(tuple(self.shape[i] for i in order), self.dtype, device)
             return stored.permute([order.index(i) for i in range(len(order))])
         if self.layout == "narrowed":
             before = 1 + self.choice % 9
-            wide = _filled((*self.shape[:-1], before + self.shape[-1] + 1), self.dtype, device)
+            wide = filled((*self.shape[:-1], before + self.shape[-1] + 1), self.dtype, device)
             return wide.narrow(last, before, self.shape[-1])
         if self.layout == "strided":
             step = 2 + self.choice % 2
-            return _filled((*self.shape[:-1], step * self.shape[-1]), self.dtype, device)[..., ::step]
+            return filled((*self.shape[:-1], step * self.shape[-1]), self.dtype, device)[..., ::step]
         if self.layout == "expanded":
             at = self.choice % len(self.shape)
-            one = _filled((*self.shape[:at], 1, *self.shape[at + 1 :]), self.dtype, device)
+            one = filled((*self.shape[:at], 1, *self.shape[at + 1 :]), self.dtype, device)
             return one.expand(self.shape)
-        return _filled(self.shape, self.dtype, device)
+        return filled(self.shape, self.dtype, device)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def _drawn(random: Random, limit: int) -> tuple[str, list[Shape], int]:
     return "", shapes, dim
 
 
-def _filled(shape: Shape, dtype: str, device: str) -> torch.Tensor:
+def filled(shape: Shape, dtype: str, device: str) -> torch.Tensor:
+    """Ones and zeros at random, which every dtype has."""
     import torch
 
     bits = torch.randint(0, 2, shape, device=device, dtype=torch.uint8)

@@ -13,7 +13,9 @@ from aten_ext.bench.case import Case
 
 FAMILIES = {
     "cat": 250,
+    "cat_programs": 150,
     "linear": 400,
+    "linear_programs": 200,
     "gru": 90,
     "gru_cell": 50,
     "rnn_training": 150,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import processes
 from aten_ext._cli import CommandError
 from aten_ext.bench.case import Case
 from aten_ext.bench.result import Result, Samples
 from aten_ext.bench.route import Overrides
-from aten_ext.sweep import command, families, known_layers, look, verdict
+from aten_ext.sweep import cat_programs, command, families, known_layers, linear_programs, look, verdict
 from paths import TESTS
 
 
@@ -39,7 +44,7 @@ def test_a_seed_is_a_set_of_cases(device: str) -> None:
         [(c.op, c.label) for c in families.draw(families.chosen([]), device, seed, 100)] for seed in (3, 3, 4)
     )
     assert first == again != other
-    on_cpu = {"cat", "fused_adam", "rnn_cpu"}
+    on_cpu = {"cat", "cat_programs", "fused_adam", "rnn_cpu"}
     measured = on_cpu if device == "cpu" else set(families.FAMILIES) - {"rnn_cpu"}
     assert {op for op, _ in first} == measured
     assert len(set(first)) > 90
@@ -68,7 +73,7 @@ def test_few_rows_mostly() -> None:
     assert 0.75 * len(rows) < sum(m <= 64 for m in rows) < len(rows)
 
 
-@pytest.mark.parametrize("family", ["cat", "fused_adam", "rnn_cpu"])
+@pytest.mark.parametrize("family", ["cat", "cat_programs", "fused_adam", "rnn_cpu"])
 def test_cases_run(family: str) -> None:
     """On a CPU, the smaller ones; a call can be made again."""
     ran = 0
@@ -90,6 +95,43 @@ def test_cases_of_a_gpu_can_be_made(family: str) -> None:
             case.make("cpu")()
             kinds.add("packed" in case.label)
     assert kinds == {True, False}
+
+
+@pytest.mark.parametrize("kind", cat_programs.KINDS, ids=lambda kind: kind.__name__.strip("_"))
+def test_what_programs_join(kind: Callable[[Random], cat_programs.Drawn]) -> None:
+    """As many elements as said, whatever the sizes."""
+    drawn = [kind(Random(seed)) for seed in range(200)]
+    small = [one for one in drawn if one.elements < 1 << 16]
+    assert len(small) > 5 and len({one.what for one in drawn}) > 20
+    for one in small:
+        made = list(one.inputs(lambda *sizes: torch.ones(sizes)))
+        assert torch.cat(made, one.dim).sum() == one.elements
+
+
+class _Operators(TorchDispatchMode):
+    """Keeps the names of the operators that are called, as overrides name them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.append(str(func).removeprefix("aten.").removesuffix(".default"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", linear_programs.KINDS)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_what_programs_multiply(kind: str, rows: int) -> None:
+    """Each call reaches the override that it names, once."""
+    override, build = linear_programs.KINDS[kind]
+    made = build(functools.partial(torch.randn, dtype=torch.bfloat16), rows, 24, 16)
+    with torch.no_grad(), _Operators() as called:
+        made()
+        made()
+    assert [name for name in called.names if "mm" in name] == [override] * 2
 
 
 def test_short_sequences() -> None:
