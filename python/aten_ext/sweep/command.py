@@ -127,7 +127,7 @@ def _measure(
 
 def _times(clock: str, samples: Samples) -> str:
     upstream, ours = statistics.median(samples.upstream), statistics.median(samples.ours)
-    return f"{clock} {upstream:.2f} -> {ours:.2f} us, {samples.ratio:.3f}"
+    return f"{clock} {upstream:.2f} -> {ours:.2f} us, {samples.paired_ratio:.3f}"
 
 
 def _show(results: Sequence[Result], plans: dict[int, str], worst: int) -> None:

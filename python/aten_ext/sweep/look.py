@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 LIMITS: Mapping[str, float] = {"gpu": 0.95, "wall": 0.95, "eager": 0.93}
-"""The least ratio upstream / ours of a case, by clock."""
+"""The least ratio upstream / ours of a case, by clock: ``Samples.paired_ratio``."""
 GOOD = 0.98
 """Nearly all cases are to have at least this, see ``verdict.SHARE``. What has less is looked at again."""
 SECONDS = 0.012
@@ -55,7 +55,7 @@ def look(
         clock.sample(result.clocks.setdefault(name, Samples()), SECONDS)
     result.measured = 1
     for name, clock in clocks.items():
-        if result.clocks[name].ratio < GOOD:
+        if result.clocks[name].paired_ratio < GOOD:
             result.measured = 2
             result.clocks[name] = Samples()
             clock.sample(result.clocks[name], SECONDS_AGAIN[result.device])
@@ -64,7 +64,7 @@ def look(
 
 def failed(result: Result) -> list[str]:
     """The clocks by which a case is below its limit."""
-    return [name for name, samples in result.clocks.items() if samples.ratio < LIMITS[name]]
+    return [name for name, samples in result.clocks.items() if samples.paired_ratio < LIMITS[name]]
 
 
 def plan(case: Case, device: str) -> str:

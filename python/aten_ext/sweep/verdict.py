@@ -37,7 +37,7 @@ def distributions(results: Sequence[Result]) -> dict[tuple[str, str], Distributi
         for clock in CLOCKS:
             if clock in result.clocks:
                 key = (result.case.op, clock)
-                found.setdefault(key, []).append((result.clocks[clock].ratio, result.route == "fused"))
+                found.setdefault(key, []).append((result.clocks[clock].paired_ratio, result.route == "fused"))
     return {key: _distribution(rows, LIMITS[key[1]]) for key, rows in found.items()}
 
 
@@ -57,8 +57,8 @@ def _distribution(rows: list[tuple[float, bool]], limit: float) -> Distribution:
 
 def losers(results: Sequence[Result]) -> list[Result]:
     """The cases below ``GOOD``, or below a limit, the worst first."""
-    slow = [r for r in results if failed(r) or (r.ratio is not None and r.ratio < GOOD)]
-    return sorted(slow, key=lambda r: min(samples.ratio for samples in r.clocks.values()))
+    slow = [r for r in results if failed(r) or (r.paired_ratio is not None and r.paired_ratio < GOOD)]
+    return sorted(slow, key=lambda r: min(samples.paired_ratio for samples in r.clocks.values()))
 
 
 def failures(results: Sequence[Result]) -> list[str]:
@@ -70,7 +70,7 @@ def failures(results: Sequence[Result]) -> list[str]:
     for clock, limit in LIMITS.items():
         if count := sum(clock in failed(result) for result in timed):
             lines.append(f"{count} of {len(timed)} cases below {limit:g} ({clock})")
-    below = sum(result.ratio is not None and result.ratio < GOOD for result in timed)
+    below = sum(result.paired_ratio is not None and result.paired_ratio < GOOD for result in timed)
     if below > SHARE * len(timed):
         lines.append(f"{below} of {len(timed)} cases below {GOOD:g}, more than {SHARE:.1%}")
     return lines
@@ -102,7 +102,7 @@ def _encode(result: Result, plan: str | None) -> Document:
         clock: [
             rounded(statistics.median(samples.upstream)),
             rounded(statistics.median(samples.ours)),
-            rounded(samples.ratio),
+            rounded(samples.paired_ratio),
         ]
         for clock, samples in result.clocks.items()
     }

@@ -181,6 +181,18 @@ def test_verdict() -> None:
     assert found.least == 0.94 and found.median == 1.1
 
 
+def test_a_machine_with_two_speeds() -> None:
+    """Each pair has one speed; by the medians one side would be 1.4 times as fast."""
+    found = made_up(eager=(1.0, 1.0))
+    found.clocks["eager"] = Samples([10, 10, 14, 14, 14], [10.1, 10.1, 10.1, 14.1, 14.1])
+    assert found.clocks["eager"].ratio == 14 / 10.1
+    assert 0.99 < found.clocks["eager"].paired_ratio < 1
+    assert look.failed(found) == [] and verdict.losers([found]) == []
+    slow = made_up(eager=(1.0, 1.0))
+    slow.clocks["eager"] = Samples([9, 9, 12, 12], [10, 10, 14, 14])
+    assert look.failed(slow) == ["eager"]
+
+
 def test_losers_come_worst_first() -> None:
     slow, slower, fine = made_up(gpu=(0.97, 1)), made_up(gpu=(0.5, 1)), made_up(gpu=(0.99, 1))
     assert verdict.losers([slow, fine, slower]) == [slower, slow]
