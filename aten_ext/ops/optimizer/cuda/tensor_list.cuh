@@ -96,8 +96,8 @@ __device__ __forceinline__ void update_all(typename Optimizer::Element (&x)[Opti
 
 // What prepare() is told of a tensor.
 struct OfTensor {
-  const float* step;  // nullptr if no steps are needed
-  bool is_upstreams_vectors;
+  const float* step;          // nullptr if no steps are needed
+  bool is_upstreams_vectors;  // PyTorch's kernel takes it by kUpstreamsVector
 };
 
 // Whether the kernel writes a list.
