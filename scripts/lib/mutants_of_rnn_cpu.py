@@ -251,4 +251,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "false",
         ("tests/ops/rnn/cpu/test_cells.py::test_a_large_cell_of_bfloat16",),
     ),
+    (
+        "a backward's products are in what is allowed by then (a processor with AMX)",
+        "aten_ext/ops/rnn/cpu/product.cpp",
+        "factor.scalar_type() == at::kFloat && has_less_precision()",
+        "false && factor.scalar_type() == at::kFloat && has_less_precision()",
+        ("tests/ops/rnn/cpu/test_flags.py::test_a_backward_keeps_to_the_precision_of_its_forward",),
+    ),
 )

@@ -33,6 +33,7 @@ from programs.override_calls import (
 CALLERS = 4
 MANY = 256
 """Elements of which an error in TF32 is no chance."""
+BF16_ROUNDING = 2.0**-8
 # Of the process: a switch of a thread means nothing to others. None that makes upstream raise.
 SWITCHES = {
     "CPU": (
@@ -82,6 +83,11 @@ class Answers:
                 with flags.changed([switch]):
                     others = self._distances(call.results(self.device))
                 self.distances = [max(two) for two in zip(self.distances, others, strict=True)]
+            # Under two switches within one call: without oneDNN's layer an LSTM on the CPU is products, and
+            # those may be in bf16 by then.
+            if key == "CPU" and "lstm" in call.name:
+                roundings = [BF16_ROUNDING * float(t.square().mean().sqrt()) for t in self.exact]
+                self.distances = [max(two) for two in zip(self.distances, roundings, strict=True)]
 
     def _distances(self, results: list[Tensor]) -> list[float]:
         assert self.exact is not None

@@ -2,7 +2,6 @@
 // part, then the gradients of weights, biases and input as GEMMs over all steps.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
 #include <cstring>
 #include <iterator>
@@ -93,12 +92,13 @@ at::Tensor grad_w_hh(const CpuRnnPlan& plan, const RnnBackward& p, const at::Ten
     const int64_t others = steps.total - steps.batch;
     const at::Tensor of_first = gates.narrow(0, p.reverse ? others : 0, steps.batch);
     if (others == 0) {
-      return at::mm(of_first.t(), first_state);
+      return multiply(of_first.t(), first_state);
     }
     const at::Tensor of_others = gates.narrow(0, p.reverse ? 0 : steps.batch, others);
-    at::Tensor sum =
+    const at::Tensor sum =
         gradient_product(sum_parts(plan), of_others, states.narrow(0, p.reverse ? steps.batch : 0, others));
-    return sum.addmm_(of_first.t(), first_state);
+    add_product(sum, of_first.t(), first_state);
+    return sum;
   }
   at::Tensor before = at::empty({steps.total, p.hidden}, states.options().dtype(at::kFloat));
   float* const to = before.mutable_data_ptr<float>();

@@ -14,6 +14,8 @@
 #include <cpuid.h>
 #endif
 
+#include "ops/rnn/cpu/call.h"
+
 namespace aten_ext::cpu {
 namespace {
 
@@ -63,7 +65,7 @@ const std::optional<c10::OperatorHandle>& onednn_linear(bool adds) {
 
 bool goes_to_onednn(int64_t products) {
   return products >= kWorthKernel && prefers_onednn() && onednn_linear(false) && onednn_linear(true) &&
-         at::globalContext().userEnabledMkldnn();
+         at::globalContext().userEnabledMkldnn() && !has_less_precision();
 }
 
 // oneDNN has no kernel but its reference, a thousand times slower, for a second operand with gaps.
@@ -86,6 +88,12 @@ at::Tensor onednn_product(const at::Tensor& x, const at::Tensor& w, const at::Te
   return std::move(stack[0]).toTensor();
 }
 
+// Whether upstream's product of it would be in less than fp32. There is a switch, but it is everyone's; fp64
+// has none.
+bool is_lowered(const at::Tensor& factor) {
+  return factor.scalar_type() == at::kFloat && has_less_precision();
+}
+
 }  // namespace
 
 bool multiplies_bfloat16() {
@@ -97,13 +105,29 @@ bool multiplies_bfloat16() {
 #endif
 }
 
+at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  if (is_lowered(a)) {
+    const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    return (bias.defined() ? exact.add_(bias) : exact).to(at::kFloat);
+  }
+  return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+}
+
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  if (is_lowered(a)) {
+    sum.add_(multiply(a, b));
+  } else {
+    sum.addmm_(a, b);
+  }
+}
+
 at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const at::Tensor& w,
                           const at::Tensor& bias) {
   const int64_t size = x.size(1);
   // 16 bits go to oneDNN by at::addmm.
   if (x.scalar_type() != at::kFloat || x.size(0) < kWorthRows ||
       !goes_to_onednn(x.size(0) * size * w.size(0))) {
-    return bias.defined() ? at::addmm(bias, x, w.t()) : at::mm(x, w.t());
+    return multiply(x, w.t(), bias);
   }
   const int64_t parts = (size + sum_parts.products - 1) / sum_parts.products;
   at::Tensor sum;
@@ -135,9 +159,9 @@ at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, cons
     if (onednn) {
       sum = swapped ? onednn_product(of_b.t(), of_a, {}, sum) : onednn_product(of_a, of_b.t(), {}, sum);
     } else if (sum.defined()) {
-      sum.addmm_(of_a, of_b);
+      add_product(sum, of_a, of_b);
     } else {
-      sum = at::mm(of_a, of_b);
+      sum = multiply(of_a, of_b);
     }
   }
   return onednn && swapped ? sum.t().contiguous() : sum;

@@ -34,6 +34,13 @@ at::Tensor linear_product(const SumParts& sum_parts, const at::Tensor& x, const 
 // a^T b, of two tall matrices: the gradient of a weight.
 at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b);
 
+// a b + bias, of matrices; an undefined bias is none. Of fp32 in fp32, whatever less is allowed by now: a
+// backward keeps to what its forward was chosen for.
+at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
+
+// sum += a b, likewise.
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
+
 // a b.
 inline at::Tensor product(const SumParts& sum_parts, const at::Tensor& a, const at::Tensor& b) {
   return linear_product(sum_parts, a, b.t());

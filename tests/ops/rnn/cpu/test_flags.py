@@ -11,7 +11,7 @@ import torch
 import aten_ext
 from flags import OF_ANY, OF_THE_CPU, changed
 
-from .cases import CELLS, FLOOR_OF_FEW, Case, assert_close, call, documented, with_gradients
+from .cases import CELLS, FLOOR_OF_FEW, Case, assert_close, assert_ran, call, documented, with_gradients
 
 LESS = documented("products of float32 in less precision")
 OTHERWISE = documented("threads that flush denormals otherwise")
@@ -99,3 +99,21 @@ def test_pairs(cases: list[tuple[Case, list[torch.Tensor]]]) -> None:
             hold(names, case, exact)
         except AssertionError as error:
             raise AssertionError(f"{names}, {case}") from error
+
+
+@pytest.mark.parametrize("lengths", [None, (7, 7, 5, 3, 1, 1)], ids=["padded", "packed"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_backward_keeps_to_the_precision_of_its_forward(cell: str, lengths: tuple[int, ...] | None) -> None:
+    """Less is allowed in between: on a processor with AMX products are in bf16 then."""
+    case = Case(cell, 7, 6, 24, 40, layers=2, lengths=lengths)
+    both = []
+    for between in ((), ("set_float32_matmul_precision medium",)):
+        module, tensors = case.module(), [t.requires_grad_() for t in case.tensors()]
+        aten_ext.reset_counts()
+        results = call(case, module, tensors)
+        assert_ran(case.name)
+        with changed(between):
+            total = torch.stack([(r * r).sum() for r in results]).sum()
+            both.append(torch.autograd.grad(total, [*tensors, *module.parameters()]))
+    for a, b in zip(*both, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
