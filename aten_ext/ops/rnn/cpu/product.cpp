@@ -94,6 +94,10 @@ bool is_lowered(const at::Tensor& factor) {
   return factor.scalar_type() == at::kFloat && has_less_precision();
 }
 
+at::Tensor in_double(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a.to(at::kDouble), b.to(at::kDouble));
+}
+
 }  // namespace
 
 bool multiplies_bfloat16() {
@@ -107,15 +111,23 @@ bool multiplies_bfloat16() {
 
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   if (is_lowered(a)) {
-    const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-    return (bias.defined() ? exact.add_(bias) : exact).to(at::kFloat);
+    const at::Tensor product = in_double(a, b);
+    return (bias.defined() ? product.add_(bias) : product).to(at::kFloat);
   }
   return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
 }
 
+void multiply_to(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  if (is_lowered(a)) {
+    out.copy_(in_double(a, b));
+  } else {
+    at::mm_out(out, a, b);
+  }
+}
+
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   if (is_lowered(a)) {
-    sum.add_(multiply(a, b));
+    sum.add_(in_double(a, b));
   } else {
     sum.addmm_(a, b);
   }

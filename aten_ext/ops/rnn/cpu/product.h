@@ -38,6 +38,9 @@ at::Tensor gradient_product(const SumParts& sum_parts, const at::Tensor& a, cons
 // backward keeps to what its forward was chosen for.
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
 
+// out = a b, likewise.
+void multiply_to(at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
+
 // sum += a b, likewise.
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 

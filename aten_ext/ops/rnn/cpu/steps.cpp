@@ -2,7 +2,6 @@
 
 #include <ATen/ops/mm.h>
 
-#include "ops/rnn/cpu/call.h"
 #include "ops/rnn/cpu/product.h"
 
 namespace aten_ext::cpu {
@@ -23,11 +22,7 @@ void StepProduct::make(const at::Tensor& from, int64_t row) {
   }
   at::Tensor product = product_.narrow(0, row, count);
   if (!narrow_from_.defined()) {
-    if (has_less_precision()) {
-      product.copy_(multiply(from, w_));
-    } else {
-      at::mm_out(product, from, w_);
-    }
+    multiply_to(product, from, w_);
     return;
   }
   at::Tensor narrow_product = narrow_product_.narrow(0, 0, count);
