@@ -263,9 +263,30 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a last partial chunk has no block",
         _CUDA_LAUNCH,
-        "blocks += ceil_div(tensors[i].numel, chunk);",
-        "blocks += tensors[i].numel / chunk;",
+        "const int64_t of_tensor = ceil_div(tensors[i].numel, chunk);",
+        "const int64_t of_tensor = tensors[i].numel / chunk;",
         _PARITY_ON_HOST,
+    ),
+    (
+        "each tensor is one block, though one has more",
+        _CUDA_LAUNCH,
+        "is_tensor_of_block && of_tensor == 1;",
+        "is_tensor_of_block && of_tensor > 0;",
+        (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
+    ),
+    (
+        "each tensor is one block, though one has none",
+        _CUDA_LAUNCH,
+        "is_tensor_of_block && of_tensor == 1;",
+        "is_tensor_of_block && of_tensor <= 1;",
+        (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
+    ),
+    (
+        "each block of an only tensor is its first",
+        _CUDA_LIST,
+        "begin = static_cast<int64_t>(blockIdx.x) * chunk;",
+        "begin = 0;",
+        (f"{_STEPS_ON_HOST}::test_lists_of_few_chunks",),
     ),
     (
         "every launch takes the first tensors",

@@ -147,12 +147,16 @@ def test_a_driver_that_takes_small_arguments_alone(op: str) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("op", STEPS)
 def test_lists_of_few_chunks(op: str, dtype: torch.dtype, multiprocessors: int) -> None:
-    """Cut finer where they would leave multiprocessors idle: vectors, halves of them, and neither."""
+    """Cut finer where they would leave multiprocessors idle: vectors, halves of them, and neither.
+
+    Lists whose tensors are a block each, one tensor of several blocks, and neither.
+    """
     gpu = dataclasses.replace(GPUS["sm_90"], multiprocessors=multiprocessors)
     call_on_host(STEPS[op][0](Maker(SIZES)))  # loads it
     ops = getattr(torch.ops, f"aten_ext_on_host_{op.strip('_')}")
+    few = [[1, 3, 4, 8, 12, 100], [1024, 1, 256], [200, 0, 5], [8, 1500, 8]]
     with pretended(gpu, ops.set_gpu):
-        for sizes in ([1, 3, 4, 8, 12, 100], [2000, 4100, 900], [4096] * 3, [30000]):
+        for sizes in (*few, [2000, 4100, 900], [4096] * 3, [30000]):
             check(STEPS[op][0](Maker([(n,) for n in sizes], dtype)))
 
 

@@ -35,6 +35,11 @@ constexpr int kElementsAtOnce = 4;
 constexpr int kUpstreamsVector = 4;
 static_assert(kElementsAtOnce == kUpstreamsVector, "one test of alignment answers for both");
 
+// Values of hint_shift where nothing is to be found: block i is all of tensor i, or there is one tensor. A
+// block of a short list then waits for two lines of the arguments less, one after the other.
+constexpr int kTensorOfBlock = -1;
+constexpr int kOneTensor = -2;
+
 // `bytes` of kernel arguments hold as many tensors as fit.
 template <typename Optimizer, int bytes>
 struct ListArguments {
@@ -50,7 +55,7 @@ struct ListArguments {
   // What every block reads first stands together, because it waits for each line of the arguments that it is
   // the first to touch.
   Scalars scalars;
-  int32_t hint_shift;
+  int32_t hint_shift;         // or kTensorOfBlock, kOneTensor
   uint16_t elements;          // of each list that a thread takes
   uint16_t hint[kHints + 1];  // hint[i] is the tensor of block i << hint_shift
   void* data[kLists][kCapacity];
@@ -160,9 +165,17 @@ __device__ __forceinline__ void update_chunk(const Args& args) {
   constexpr int kVector = Vector<T>::kSize;
   const typename Optimizer::Scalars& s = args.scalars;
 
-  const int tensor = find_tensor(args, blockIdx.x);
   const uint32_t chunk = blockDim.x * args.elements;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x - args.first_block[tensor]) * chunk;
+  int tensor = 0;
+  int64_t begin = 0;
+  if (args.hint_shift == kTensorOfBlock) {
+    tensor = static_cast<int>(blockIdx.x);
+  } else if (args.hint_shift == kOneTensor) {
+    begin = static_cast<int64_t>(blockIdx.x) * chunk;
+  } else {
+    tensor = find_tensor(args, blockIdx.x);
+    begin = static_cast<int64_t>(blockIdx.x - args.first_block[tensor]) * chunk;
+  }
   const int64_t left = args.numel[tensor] - begin;  // > 0
   const uint32_t count = left < chunk ? static_cast<uint32_t>(left) : chunk;
   T* data[kLists];

@@ -38,14 +38,19 @@ constexpr int64_t count_blocks(int64_t elements, int tensors, int64_t chunk) {
 }
 
 // A thread takes up to `most` elements. Where that leaves multiprocessors without a block, all the time there
-// is is a block's way through its chunk: then a thread takes no more than it has under way at once.
-constexpr Cut choose_cut(int64_t elements, int tensors, int most, int most_threads, int multiprocessors) {
+// is is a block's way through its chunk: then a thread takes no more than it has under way at once, and each
+// tensor is one block if one can hold the `largest`.
+constexpr Cut choose_cut(int64_t elements, int64_t largest, int tensors, int most, int most_threads,
+                         int multiprocessors) {
   const int threads = choose_threads(elements, tensors, most, most_threads);
   if (count_blocks(elements, tensors, int64_t{threads} * most) >= multiprocessors) {
     return {threads, most};
   }
   constexpr int kTurn = 2;  // blocks that a multiprocessor has room for, whatever the optimizer
   const int at_once = std::min(kElementsAtOnce, most);
+  if (tensors <= multiprocessors && largest <= int64_t{most_threads} * at_once) {
+    return {choose_threads(largest, 1, at_once, most_threads), at_once};
+  }
   Cut cut{choose_threads(elements, tensors, at_once, most_threads), at_once};
   while (cut.elements < most &&
          count_blocks(elements, tensors, int64_t{cut.threads} * cut.elements) > kTurn * multiprocessors) {
@@ -58,18 +63,21 @@ constexpr bool cuts(Cut cut, int threads, int elements) {
   return cut.threads == threads && cut.elements == elements;
 }
 // Adam in fp64 on 132 multiprocessors: a long list, and a short one.
-static_assert(cuts(choose_cut(100'000'000, 10, 16, 256, 132), 256, 16));
-static_assert(cuts(choose_cut(5400, 6, 16, 256, 132), 256, 4));
+static_assert(cuts(choose_cut(100'000'000, 20'000'000, 10, 16, 256, 132), 256, 16));
+static_assert(cuts(choose_cut(5400, 3906, 6, 16, 256, 132), 256, 4));
 // A list that is short for a thread's four elements and long for its GPU.
-static_assert(cuts(choose_cut(400'000, 1, 16, 256, 132), 256, 8));
+static_assert(cuts(choose_cut(400'000, 400'000, 1, 16, 256, 132), 256, 8));
 // SGD in fp64 has two elements a thread at most.
-static_assert(cuts(choose_cut(5000, 1, 2, 256, 132), 256, 2));
+static_assert(cuts(choose_cut(5000, 5000, 1, 2, 256, 132), 256, 2));
+// Small tensors, the largest of which fills half a block.
+static_assert(cuts(choose_cut(700, 500, 4, 8, 256, 132), 128, 4));
 
 // Fills the part of `args` that says which tensors there are and returns the size of the grid.
 template <typename Optimizer, typename Args, int lists>
 int64_t describe_tensors(Args& args, const FlatTensors<lists>* tensors, int count, int64_t chunk) {
   static_assert(Optimizer::kLists <= lists, "a list that the rows do not have");
   int64_t blocks = 0;
+  bool is_tensor_of_block = true;
   for (int i = 0; i < count; ++i) {
     for (int list = 0; list < Optimizer::kLists; ++list) {
       args.data[list][i] = tensors[i].data[list];
@@ -77,7 +85,13 @@ int64_t describe_tensors(Args& args, const FlatTensors<lists>* tensors, int coun
     args.step[Optimizer::kSteps ? i : 0] = tensors[i].step;
     args.numel[i] = tensors[i].numel;
     args.first_block[i] = static_cast<uint32_t>(blocks);
-    blocks += ceil_div(tensors[i].numel, chunk);
+    const int64_t of_tensor = ceil_div(tensors[i].numel, chunk);
+    is_tensor_of_block = is_tensor_of_block && of_tensor == 1;
+    blocks += of_tensor;
+  }
+  if (is_tensor_of_block || count == 1) {
+    args.hint_shift = is_tensor_of_block ? kTensorOfBlock : kOneTensor;
+    return blocks;
   }
   args.hint_shift = 0;
   while (blocks >> args.hint_shift >= Args::kHints) {
@@ -110,10 +124,12 @@ Launched launch_with_arguments(void (*kernel)(ListArguments<Optimizer, bytes>),
   for (int64_t from = 0; from < count_of_all; from += Args::kCapacity) {
     const int count = static_cast<int>(std::min<int64_t>(count_of_all - from, Args::kCapacity));
     int64_t elements = 0;
+    int64_t largest = 0;
     for (int i = 0; i < count; ++i) {
       elements += tensors[from + i].numel;
+      largest = std::max(largest, tensors[from + i].numel);
     }
-    const Cut cut = choose_cut(elements, count, kMost, Optimizer::kMaxThreads, how.multiprocessors);
+    const Cut cut = choose_cut(elements, largest, count, kMost, Optimizer::kMaxThreads, how.multiprocessors);
     args.elements = static_cast<uint16_t>(cut.elements);
     const int64_t blocks =
         describe_tensors<Optimizer>(args, tensors + from, count, int64_t{cut.threads} * cut.elements);
