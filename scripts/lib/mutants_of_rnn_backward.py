@@ -8,6 +8,20 @@ _PLANS = "tests/ops/rnn/backward/test_backward_plans_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "rnn: rows that are no whole vectors cost no more in a piece",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "constexpr int64_t kOfRaggedRows = 4;",
+        "constexpr int64_t kOfRaggedRows = 1;",
+        ("tests/ops/rnn/training/test_pieces_on_host.py::test_padding_that_takes_longer_than_a_piece",),
+    ),
+    (
+        "rnn: products in fp32 cost no more in a piece",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "constexpr int64_t kOfFloats = 8;",
+        "constexpr int64_t kOfFloats = 1;",
+        ("tests/ops/rnn/training/test_pieces_on_host.py::test_padding_that_takes_longer_than_a_piece",),
+    ),
+    (
         "rnn backward: parts of other blocks of a cluster are not waited for",
         f"{_FOLDER}/scatter_exchange.cuh",
         "        wait_for_phase(mbarrier, (step - 1) / 2 % 2);\n",

@@ -95,6 +95,7 @@ constexpr LayersInRanges kKeptPacked[] = {
     {kLstm | kRnn, kFp32 | kFp16, kAny, kSeveral, {4, 4}},
     {kLstm, kBf16, kAny, at_least(3), {3, 4}},
     {kGru | kLstm, kFp32, kAny, kAny, at_most(6), kAny, kAny, kAny, kAny, at_least(13)},
+    {kGru, k16Bits, kAny, kAny, at_most(8), kAny, kAny, at_least(1000), kAny, kAny, kAny, at_least(5)},
     // Of more steps a piece more costs less than what upstream's steps take.
     {kAnyCell, kFp32, kAny, kAny, at_most(16), kAny, kAny, kAny, kAny, at_least(37), kAny, at_least(3.4)},
 };

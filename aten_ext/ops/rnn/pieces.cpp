@@ -97,13 +97,14 @@ int64_t products_of_row(const RnnProblem& problem) {
   return problem.directions * problem.gates() * problem.hidden * (problem.input() + problem.hidden);
 }
 
+// `slowness`: so many multiply-adds on tensor cores, by whole vectors, take as long as one of the problem's.
 std::vector<Piece> fewest_within(const RnnProblem& problem, RowBytes of_row, int64_t most,
-                                 const PieceLimits& limits) {
+                                 const PieceLimits& limits, int64_t slowness) {
   const Sequence& sequence = problem.sequence;
   std::vector<Piece> fewest = chunks_of(sequence, sequence.steps);
   const int64_t rows = sequence.rows();
   const int64_t padding = rows_of(fewest) - rows;
-  const int64_t worth_a_piece = limits.products / products_of_row(problem);
+  const int64_t worth_a_piece = limits.products / (products_of_row(problem) * slowness);
   const auto bytes = [&](const std::vector<Piece>& pieces) {
     return (rows_of(pieces) - rows) * of_row.kept + most_rows_of(pieces) * of_row.at_once;
   };
@@ -165,7 +166,10 @@ std::vector<Piece> pieces_of_forward_alone(const RnnProblem& problem) {
   const int64_t units = problem.directions * problem.hidden * (problem.is_16_bits() ? 2 : 4);
   const int64_t of_upstream = sequence.rows() * (problem.gates() + 1) * units;
   const PieceLimits& limits = problem.of_forward;
-  return fewest_within(problem, {0, bytes_of_forward(problem)}, limits.bytes + of_upstream, limits);
+  constexpr int64_t kOfFloats = 8;
+  const bool is_slow = !problem.is_16_bits() && !problem.tf32_allowed;
+  return fewest_within(problem, {0, bytes_of_forward(problem)}, limits.bytes + of_upstream, limits,
+                       is_slow ? kOfFloats : 1);
 }
 
 std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved) {
@@ -176,7 +180,11 @@ std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved) {
   const RowBytes of_row{saved ? saved_bytes(problem) : 0, bytes_at_once(problem, saved)};
   const int64_t of_rows = sequence.rows() * (of_row.kept + of_row.at_once);
   const PieceLimits& limits = problem.in_training;
-  return fewest_within(problem, of_row, std::max(limits.bytes, of_rows / kSmallPart), limits);
+  // Most of a row that does not exist is a GEMM's time, which grows where rows are no whole vectors.
+  constexpr int64_t kOfRaggedRows = 4;
+  const bool is_slow = problem.is_16_bits() && !problem.has_vectors();
+  return fewest_within(problem, of_row, std::max(limits.bytes, of_rows / kSmallPart), limits,
+                       is_slow ? kOfRaggedRows : 1);
 }
 
 std::vector<Piece> cut(const std::vector<Piece>& pieces, int64_t steps) {

@@ -111,6 +111,20 @@ def test_packed_sequences_of_large_products() -> None:
     assert packed([2] * 5, 64, **in_training) == ""
 
 
+def test_packed_sequences_of_one_row_longer_than_the_others() -> None:
+    """Too few steps for a piece of them, and many rows that do not exist."""
+    less, trained = "packed sequence that upstream runs in less time", "layer that upstream trains in less time"
+    half: dict[str, Any] = {"dtype": torch.float16}
+    assert packed([200] + [1] * 5, 233, **half) == less
+    assert packed([160] + [1] * 5, 233, **half) == "", "fewer than 1,000 rows"
+    assert packed([200] + [1] * 8, 233, **half) == "", "nine steps"
+    assert packed([200, 100] + [1] * 4, 233, **half) == "", "less padding"
+    rnn: dict[str, Any] = {"mode": TANH, "train": True}
+    assert packed([100] + [1] * 10, 133, **rnn) == trained
+    assert packed([90] + [1] * 10, 133, **rnn) == ""
+    assert packed([100] + [1] * 12, 133, **rnn) == ""
+
+
 ON_CHIP = "layer that cuDNN keeps on the chip"
 FEW_PACKED = "packed sequence of few steps"
 

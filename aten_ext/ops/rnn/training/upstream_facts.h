@@ -128,6 +128,7 @@ constexpr LayersInRanges kKeptPackedInTraining[] = {
     {kAnyCell, k16Bits, kAny, kSeveral, at_most(10), kAny, kAny, kAny, kAny, at_least(5)},
     {kAnyCell, kBf16, kAny, kAny, at_most(9), kAny, kAny, kAny, kAny, at_least(8)},
     {kAnyCell, kFp32, kAny, kAny, at_most(7), kAny, kAny, kAny, kAny, at_least(9)},
+    {kRnn, kFp32, kAny, kAny, at_most(12), kAny, kAny, at_least(1000), kAny, kAny, kAny, at_least(5)},
 };
 
 // `saves`: whether the forward saves what its backward reads.

@@ -236,11 +236,12 @@ std::vector<std::vector<int64_t>> numbers_of(const std::vector<Piece>& pieces) {
   return result;
 }
 
-// The first step, steps and rows of each piece of a packed sequence of an LSTM in fp32, and where its
-// directions lie.
+// The first step, steps and rows of each piece of a packed sequence of an LSTM in fp32, or fp16, and where
+// its directions lie.
 std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hidden, int64_t layers,
-                                         bool saved, int64_t bytes, int64_t steps) {
+                                         bool saved, int64_t bytes, int64_t steps, bool half) {
   RnnProblem problem = packed_lstm(batch_sizes, hidden, layers);
+  problem.dtype = half ? Dtype::Half : Dtype::Float;
   if (bytes >= 0) {
     problem.in_training.bytes = bytes;
     problem.in_training.steps = steps;

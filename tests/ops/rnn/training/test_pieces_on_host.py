@@ -26,8 +26,9 @@ def pieces_of(
     saved: bool = True,
     most: int = -1,
     steps: int = 1,
+    half: bool = False,
 ) -> Any:
-    return load().pieces(batch_sizes, hidden, layers, saved, most, steps)
+    return load().pieces(batch_sizes, hidden, layers, saved, most, steps, half)
 
 
 def batch_sizes_of(lengths: list[int]) -> list[int]:
@@ -91,7 +92,13 @@ def test_padding_that_takes_longer_than_a_piece() -> None:
     two = [[0, 2, 64], [2, 22, 1]]
     assert [piece[:3] for piece in load().pieces_alone(batch_sizes, 512)] == two
     assert [piece[:3] for piece in pieces_of(batch_sizes, hidden=512)] == two
-    assert len(load().pieces_alone(batch_sizes, 256)) == len(pieces_of(batch_sizes, hidden=256)) == 1
+    assert len(pieces_of(batch_sizes, hidden=256)) == 1
+    # GEMMs of rows that are no whole vectors take longer.
+    assert [piece[:3] for piece in pieces_of(batch_sizes, hidden=257, half=True)] == two
+    assert len(pieces_of(batch_sizes, hidden=256, half=True)) == 1
+    # In fp32 without gradients the kernels' own products are all there is.
+    assert [piece[:3] for piece in load().pieces_alone(batch_sizes, 128)] == two
+    assert len(load().pieces_alone(batch_sizes, 64)) == 1
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30), hidden=st.sampled_from([16, 512, 1024]))
@@ -101,6 +108,6 @@ def test_a_forward_alone_has_every_step_once(lengths: list[int], hidden: int) ->
     for first, count, batch, *_ in load().pieces_alone(batch_sizes, hidden):
         assert (first, batch) == (step, batch_sizes[step])
         padding = sum(batch - size for size in batch_sizes[first : first + count])
-        assert padding * 2 * 4 * hidden * 2 * hidden <= 2e9
+        assert padding * 2 * 4 * hidden * 2 * hidden <= 2e9 / 8
         step += count
     assert step == len(batch_sizes)
