@@ -33,9 +33,30 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers that leave multiprocessors idle ask for no more",
         _RULE,
-        "return uneven && percent < crossover::kAskedUneven ? slower : nullptr;",
-        "return uneven && false ? slower : nullptr;",
+        "if (percent.least < crossover::kAskedUneven &&",
+        "if (false &&",
         ("tests/core/test_tables.py::test_a_layer_that_leaves_multiprocessors_idle_asks_for_more",),
+    ),
+    (
+        "linear: a layer in a graph asks for no gain",
+        _RULE,
+        "is_capturing(call.mat1.device())",
+        "false",
+        ("tests/ops/linear/test_gain_in_graphs.py::test_a_small_gain_is_none_in_a_graph",),
+    ),
+    (
+        "linear: a layer outside a graph asks for a gain",
+        _RULE,
+        "is_capturing(call.mat1.device())",
+        "true",
+        ("tests/ops/linear/test_gain_in_graphs.py::test_a_small_gain_is_none_in_a_graph",),
+    ),
+    (
+        "linear: the launch is no part of an estimate by waves",
+        "aten_ext/ops/linear/few_rows_plan.h",
+        "constexpr float kLaunch = 0.9f;",
+        "constexpr float kLaunch = 0.0f;",
+        ("tests/ops/linear/test_gain_in_graphs.py::test_a_small_gain_is_none_in_a_graph",),
     ),
     (
         "linear: layers between cells ask for no more",
@@ -61,8 +82,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: fp16 is taken for bf16",
         _RULE,
-        "percent < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)",
-        "percent < crossover::asked(layer, table.least)",
+        "percent.least < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)",
+        "percent.least < crossover::asked(layer, table.least)",
         ("tests/core/test_tables.py::test_fp16_is_upstream_s_where_bf16_says_nothing_of_it",),
     ),
     (

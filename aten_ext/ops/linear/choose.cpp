@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/capture.h"
 #include "core/gpu.h"
 #include "core/tables.h"
 #include "core/to_dtype.h"
@@ -257,16 +258,22 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
                                bias,
                                layout_of(call, plan),
                                alignment_of_part(call.mat1)};
-  const int percent = crossover::least_percent(table.percent, layer);
-  if (percent < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
+  const crossover::Percent percent = crossover::percent_of(table.percent, layer);
+  if (percent.least < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
     return slower;
   }
   if (const char* reason = cut_into_tiles(call, gpu, plan)) {
     return reason;
   }
-  const bool uneven = !crossover::has_measured_columns(layer) &&
-                      cuda::few_rows::is_uneven(few_rows_layer(call, gpu, plan), plan.tiles);
-  return uneven && percent < crossover::kAskedUneven ? slower : nullptr;
+  const cuda::few_rows::Layer cut = few_rows_layer(call, gpu, plan);
+  if (percent.least < crossover::kAskedUneven && !crossover::has_measured_columns(layer) &&
+      cuda::few_rows::is_uneven(cut, plan.tiles)) {
+    return slower;
+  }
+  return crossover::gains_too_little(layer, cuda::few_rows::estimate_launch(cut, plan.tiles), percent) &&
+                 is_capturing(call.mat1.device())
+             ? "too small a gain beside a graph's other kernels"
+             : nullptr;
 }
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.

@@ -19,6 +19,7 @@
 
 #include <type_traits>
 
+#include "core/last_launch.h"
 #include "core/launch.h"
 #include "core/launch_sequence.h"
 #include "device/async_copy.cuh"
@@ -300,6 +301,8 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
 
 // ---- launch ------------------------------------------------------------------------------------------
 
+thread_local LastLaunch last_launch;  // of all these kernels
+
 template <typename T, bool transposed, int rows, int groups, bool vectors = true, bool alone = false>
 cudaError_t launch_tiles(const LinearParams& p, const Plan& plan, cudaStream_t stream) {
   using G = Geometry<T, transposed, rows, groups, vectors, alone>;
@@ -320,7 +323,9 @@ cudaError_t launch_tiles(const LinearParams& p, const Plan& plan, cudaStream_t s
   static_assert(std::is_trivially_copyable_v<Arguments>, "kernel arguments are copied as bytes");
   const LaunchShape shape{int64_t{ceil_div(p.N, G::kColumns)} * plan.splits, kThreads, G::kBytes,
                           plan.splits};
-  return launch_kernel(kernel, shape, /*overlap=*/true, args, stream);
+  return last_launch.launch(stream, [&](bool overlap) {
+    return launch_kernel(kernel, shape, overlap, args, stream);
+  });
 }
 
 template <typename T, bool transposed, int rows>

@@ -197,6 +197,12 @@ constexpr float estimate(const Layer& layer, const Plan& plan) {
   return rates != nullptr ? estimate_by_rate(layer, plan, *rates) : estimate_by_waves(layer, plan);
 }
 
+// Estimated us of a launch in a graph. What is by waves leaves the launch itself out.
+constexpr float estimate_launch(const Layer& layer, const Plan& plan) {
+  constexpr float kLaunch = 0.9f;
+  return estimate(layer, plan) + (rates_of(layer) != nullptr ? 0.0f : kLaunch);
+}
+
 // Whether a large weight's blocks leave multiprocessors with half as much to do as others, or with nothing.
 constexpr bool is_uneven(const Layer& layer, Plan plan) {
   constexpr int64_t kLargeWeight = 3'000'000;  // bytes

@@ -1,0 +1,102 @@
+"""Layers that gain less beside a graph's other kernels than the table's graphs of layers alone say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import aten_ext
+from aten_ext import _measured_tables as tables
+from gpus import GPUS, pretended_capture
+
+MADE_UP = tables.Gpu("made-up 132", 90, 132)
+REASON = "too small a gain beside a graph's other kernels"
+
+pytestmark = pytest.mark.skipif(
+    "linear" not in torch.ops.aten_ext.table_families(), reason="built without the linear layers"
+)
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[None]:
+    """A GPU with a table of its own."""
+    torch.ops.aten_ext.pretend_gpu(replace(GPUS["sm_90"], multiprocessors=132).facts, MADE_UP.name)
+    yield
+    torch.ops.aten_ext.pretend_gpu([])
+    torch.ops.aten_ext.remove_table("linear", MADE_UP.name, 132)
+
+
+def register(percent: int) -> None:
+    shape = list(torch.ops.aten_ext.table_shape("linear"))
+    table = torch.full(shape, percent, dtype=torch.uint8)
+    tables.register(tables.Table(MADE_UP, "2.11.0", {"linear": table}), of_user=True)
+
+
+def explain(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> aten_ext.Explanation:
+    mat1, weight = (torch.empty(size, device="meta", dtype=dtype) for size in ((m, k), (n, k)))
+    with pretended_capture(captured):
+        return aten_ext.explain("mm", mat1, weight.t(), key="CUDA")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype", "little", "enough"),
+    [
+        (1, 768, 768, torch.bfloat16, 130, 180),  # 1.5 to 2.3 us, of which 0.7 are asked
+        (1, 4096, 4096, torch.bfloat16, 107, 111),  # 10 us
+        (12, 768, 768, torch.float16, 130, 180),
+        (32, 1024, 1024, torch.bfloat16, 120, 160),
+        (64, 1024, 1024, torch.bfloat16, 120, 160),
+        (1, 384, 64, torch.float32, 130, 180),
+    ],
+)
+def test_a_small_gain_is_none_in_a_graph(
+    m: int, n: int, k: int, dtype: torch.dtype, little: int, enough: int
+) -> None:
+    register(little)
+    assert explain(m, n, k, dtype, captured=False).route == "fused"
+    assert explain(m, n, k, dtype, captured=True).reason == REASON
+    register(enough)
+    assert explain(m, n, k, dtype, captured=True).route == "fused"
+
+
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_many_rows_of_fp32_gain_enough(m: int) -> None:
+    """Upstream's kernels of many rows in fp32 are that much slower."""
+    register(130)
+    assert explain(m, 384, 64, torch.float32, captured=True).route == "fused"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("between", [False, True], ids=["alone", "with others between"])
+def test_layers_of_several_tiles_in_a_graph(between: bool) -> None:
+    """Launches that begin while the one before ends read what that wrote."""
+    torch.ops.aten_ext.pretend_gpu([])
+    generator = torch.Generator("cuda").manual_seed(0)
+    sizes = [1024, 3072, 768, 2304, 512, 1024]
+    weights = [
+        torch.randn(n, k, device="cuda", dtype=torch.bfloat16, generator=generator) / k**0.5
+        for k, n in zip(sizes, sizes[1:], strict=False)
+    ]
+    x = torch.randn(4, sizes[0], device="cuda", dtype=torch.bfloat16, generator=generator)
+
+    def program() -> torch.Tensor:
+        y = x
+        for _ in range(3):
+            for weight in weights:
+                y = torch.mm(y, weight.t())
+                y = y.neg() if between else y
+        return y
+
+    aten_ext.reset_counts()
+    expected = program()
+    assert aten_ext.counts("CUDA")["mm"].ran > 10
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = program()
+    for _ in range(20):
+        result.zero_()
+        graph.replay()
+        torch.testing.assert_close(result, expected, rtol=0.02, atol=0.02)
