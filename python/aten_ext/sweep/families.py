@@ -16,6 +16,7 @@ FAMILIES = {
     "cat_programs": 150,
     "linear": 400,
     "linear_programs": 200,
+    "linear_between": 100,
     "gru": 90,
     "gru_cell": 50,
     "rnn_training": 150,

@@ -119,6 +119,19 @@ def test_what_programs_multiply(kind: str, rows: int) -> None:
     assert len(recorder.calls) == 2
 
 
+def test_a_kernel_between_layers() -> None:
+    """Each call makes the layer's result and, behind it, changes other memory."""
+    small = [c for c in families.draw(["linear_between"], "cuda", 4, 100) if c.footprint < 1 << 20]
+    assert len(small) > 5
+    for case in small:
+        layer, between = look._recorder(case.override), look._recorder("neg_")
+        call = case.make("cpu")
+        with torch.no_grad(), layer, between:
+            result = call()
+        assert isinstance(result, torch.Tensor) and result.isfinite().all()
+        assert len(layer.calls) == len(between.calls) == 1
+
+
 def test_short_sequences() -> None:
     """Half of them have up to four steps; a quarter are in fp32 and beyond what a cluster of blocks takes."""
     drawn = list(families.draw(["rnn_short"], "cuda", 2, 200))
