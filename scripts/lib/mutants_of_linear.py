@@ -37,6 +37,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "if (false &&",
         ("tests/core/test_tables.py::test_a_layer_that_leaves_multiprocessors_idle_asks_for_more",),
     ),
+    *(
+        (
+            f"linear: a launch in a graph overlaps {whatever}",
+            "aten_ext/core/last_launch.h",
+            old,
+            new,
+            ("tests/ops/linear/test_on_host.py::test_a_captured_launch_overlaps_with_its_own_kind",),
+        )
+        for whatever, old, new in (
+            ("behind any kernel", "before.node == last_.node &&", ""),
+            ("behind another graph's", " && before.capture == last_.capture;", ";"),
+            ("behind none", "launch(!before.is_active || is_behind_last);", "launch(!before.is_active);"),
+        )
+    ),
     (
         "linear: a layer in a graph asks for no gain",
         _RULE,

@@ -78,10 +78,12 @@ std::map<std::pair<int, const void*>, FunctionLimits> limits;  // of each device
 
 constexpr size_t kRemembered = 4096;
 std::vector<const char*> launched;
+std::vector<bool> overlaps;
 
 struct Attributes {
   dim3 cluster{1, 1, 1};
   bool cooperative = false;
+  bool overlaps = false;
 };
 
 Attributes read_attributes(const cudaLaunchConfig_t& config) {
@@ -93,6 +95,8 @@ Attributes read_attributes(const cudaLaunchConfig_t& config) {
       result.cluster = dim3(dim.x, dim.y, dim.z);
     } else if (attribute.id == cudaLaunchAttributeCooperative) {
       result.cooperative = attribute.val.cooperative != 0;
+    } else if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      result.overlaps = attribute.val.programmaticStreamSerializationAllowed != 0;
     }
   }
   return result;
@@ -140,6 +144,11 @@ std::vector<std::string> take_launched() {
   return result;
 }
 
+std::vector<bool> take_overlaps() {
+  const std::lock_guard<std::mutex> lock(limits_mutex);
+  return std::exchange(overlaps, {});
+}
+
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel) {
   const Attributes attributes = read_attributes(config);
   FunctionLimits limit;
@@ -169,6 +178,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
     if (launched.size() < kRemembered) {
       launched.push_back(kernel.arguments);
     }
+    if (overlaps.size() < kRemembered) {
+      overlaps.push_back(attributes.overlaps);
+    }
+    d.captured += d.capture == 0 ? 0 : 1;
   }
   const dim3 grid = config.gridDim;
   const dim3 cluster = attributes.cluster;

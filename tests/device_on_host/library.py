@@ -159,6 +159,20 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_NAME, m) {
     }
     return names;
   });
+  m.def("overlaps() -> bool[]", [] {
+    c10::List<bool> result;
+    for (const bool overlaps : device_on_host::take_overlaps()) {
+      result.push_back(overlaps);
+    }
+    return result;
+  });
+  m.def("capture(int number, int other_launches=0) -> ()", [](int64_t number, int64_t other_launches) {
+    device_on_host::Device& device = device_on_host::device();
+    const auto wanted = static_cast<unsigned long long>(number);
+    device.captured = device.capture == wanted ? device.captured : 0;
+    device.captured += static_cast<uintptr_t>(other_launches);
+    device.capture = wanted;
+  });
   m.def("set_driver", [](int64_t version) {
     device_on_host::device().driver = static_cast<int>(version);
   });
@@ -276,7 +290,9 @@ def load(name: str, *files: str) -> None:
     0 forward, 1 backward, 2 shuffled. ``set_driver(version)`` sets what CUDA's driver says its version is;
     ``set_gpu(facts)`` makes the device another GPU, for rules and launches both (``[]``: an H200 again);
     ``refuse(count, after)`` lets the device refuse so many launches, after so many that it takes;
-    ``launched()`` lists the launches since it was asked last, each as the types of its arguments.
+    ``launched()`` lists the launches since it was asked last, each as the types of its arguments;
+    ``overlaps()``, whether each may overlap with the one before. ``capture(number, other_launches)`` begins a
+    capture, or adds launches to it; 0 ends it.
 
     Args:
         name: of the library that is made.

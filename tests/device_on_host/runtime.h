@@ -126,6 +126,8 @@ struct Device {
   // Launches that are refused, as a green context refuses them: so many, after so many that are not.
   int refused_after = 0;
   int refused = 0;
+  unsigned long long capture = 0;  // the number of the capture that is under way; 0: none
+  uintptr_t captured = 0;          // its launches, of which the last is the graph's last node
 };
 Device& device();
 
@@ -138,5 +140,8 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
 
 // What `arguments` says of each launch that was taken since the last call of this, up to a few thousand.
 std::vector<std::string> take_launched();
+
+// Whether each of them may overlap with the launch before it.
+std::vector<bool> take_overlaps();
 
 }  // namespace device_on_host

@@ -323,9 +323,8 @@ cudaError_t launch_tiles(const LinearParams& p, const Plan& plan, cudaStream_t s
   static_assert(std::is_trivially_copyable_v<Arguments>, "kernel arguments are copied as bytes");
   const LaunchShape shape{int64_t{ceil_div(p.N, G::kColumns)} * plan.splits, kThreads, G::kBytes,
                           plan.splits};
-  return last_launch.launch(stream, [&](bool overlap) {
-    return launch_kernel(kernel, shape, overlap, args, stream);
-  });
+  return last_launch.launch(
+      stream, [&](bool overlap) { return launch_kernel(kernel, shape, overlap, args, stream); });
 }
 
 template <typename T, bool transposed, int rows>

@@ -12,6 +12,9 @@
 
 #include "../runtime.h"
 
+#undef cudaStreamGetCaptureInfo
+#undef cudaStreamGetCaptureInfo_v2
+
 namespace device_on_host::api {
 
 inline cudaError_t cudaGetDevice(int* device) {
@@ -91,6 +94,26 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCapt
   return cudaSuccess;
 }
 
+// Of CUDA 12, and of 13, where edges have data.
+inline cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status,
+                                               unsigned long long* capture, cudaGraph_t* /*graph*/,
+                                               const cudaGraphNode_t** nodes, size_t* count) {
+  static thread_local cudaGraphNode_t last;
+  const device_on_host::Device& device = device_on_host::device();
+  *status = device.capture == 0 ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  *capture = device.capture;
+  last = reinterpret_cast<cudaGraphNode_t>(device.captured);
+  *nodes = &last;
+  *count = device.captured == 0 ? 0 : 1;
+  return cudaSuccess;
+}
+template <typename Edges>
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* capture, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** nodes, Edges* /*edges*/, size_t* count) {
+  return cudaStreamGetCaptureInfo_v2(stream, status, capture, graph, nodes, count);
+}
+
 template <typename... Parameters>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
   if (kernel == nullptr) {
@@ -165,5 +188,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 #define cudaOccupancyMaxActiveClusters ::device_on_host::api::cudaOccupancyMaxActiveClusters
 #define cudaPeekAtLastError ::device_on_host::api::cudaPeekAtLastError
 #define cudaSetDevice ::device_on_host::api::cudaSetDevice
+#define cudaStreamGetCaptureInfo ::device_on_host::api::cudaStreamGetCaptureInfo
+#define cudaStreamGetCaptureInfo_v2 ::device_on_host::api::cudaStreamGetCaptureInfo_v2
 #define cudaStreamIsCapturing ::device_on_host::api::cudaStreamIsCapturing
 #define cudaStreamSynchronize ::device_on_host::api::cudaStreamSynchronize

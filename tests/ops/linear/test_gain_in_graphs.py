@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -78,7 +79,7 @@ def test_layers_of_several_tiles_in_a_graph(between: bool) -> None:
     sizes = [1024, 3072, 768, 2304, 512, 1024]
     weights = [
         torch.randn(n, k, device="cuda", dtype=torch.bfloat16, generator=generator) / k**0.5
-        for k, n in zip(sizes, sizes[1:], strict=False)
+        for k, n in itertools.pairwise(sizes)
     ]
     x = torch.randn(4, sizes[0], device="cuda", dtype=torch.bfloat16, generator=generator)
 

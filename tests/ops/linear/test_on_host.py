@@ -36,6 +36,7 @@ def load() -> None:
     """The kernel for few rows and cuBLASLt's way, against a stand-in for cuBLASLt."""
     here = Path(__file__).parent
     files = [f"ops/linear/{name}" for name in ("choose.cpp", "run.cpp", "few_rows.cu", "lt.cpp")]
+    files.append("core/capture.cpp")
     library.load("linear", *files, str(here / "few_rows_ops.cpp"), str(here / "lt_ops.cpp"))
     torch.ops.aten_ext_on_host_linear.pretend_table(200)
 
@@ -297,3 +298,31 @@ def test_not_finite(act: bool) -> None:
     )[0]
     expected = torch.nn.functional.gelu(values, approximate="tanh") if act else torch.relu(values)
     torch.testing.assert_close(result, expected, equal_nan=True)
+
+
+def test_a_captured_launch_overlaps_with_its_own_kind() -> None:
+    """Behind another kernel of a graph it would take longer; a stream does not show what came last."""
+    load()
+    control = torch.ops.aten_ext_on_host_linear
+
+    def overlaps(*rows: int) -> list[bool]:
+        """Of a layer for each number of rows, and so of tiles of any height."""
+        control.overlaps()
+        for m in rows:
+            mm(torch.ones(m, 64), torch.ones(64, 16))
+        return list(control.overlaps())
+
+    assert overlaps(1, 9) == [True, True]
+    try:
+        control.capture(1)
+        assert overlaps(1, 9, 1) == [False, True, True]
+        control.capture(1, other_launches=1)
+        assert overlaps(1, 1) == [False, True]
+        control.capture(2, other_launches=6)  # as many as the other graph has
+        assert overlaps(1, 1) == [False, True]
+        control.capture(0)
+        assert overlaps(1) == [True]
+        control.capture(3)
+        assert overlaps(1) == [False]
+    finally:
+        control.capture(0)

@@ -113,7 +113,8 @@ def test_packed_sequences_of_large_products() -> None:
 
 def test_packed_sequences_of_one_row_longer_than_the_others() -> None:
     """Too few steps for a piece of them, and many rows that do not exist."""
-    less, trained = "packed sequence that upstream runs in less time", "layer that upstream trains in less time"
+    less = "packed sequence that upstream runs in less time"
+    trained = "layer that upstream trains in less time"
     half: dict[str, Any] = {"dtype": torch.float16}
     assert packed([200] + [1] * 5, 233, **half) == less
     assert packed([160] + [1] * 5, 233, **half) == "", "fewer than 1,000 rows"
