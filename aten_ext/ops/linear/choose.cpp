@@ -270,8 +270,9 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
       cuda::few_rows::is_uneven(cut, plan.tiles)) {
     return slower;
   }
-  return crossover::gains_too_little(layer, cuda::few_rows::estimate_launch(cut, plan.tiles), percent) &&
-                 is_capturing(call.mat1.device())
+  plan.is_blas_in_graphs =
+      crossover::gains_too_little(layer, cuda::few_rows::estimate_launch(cut, plan.tiles), percent);
+  return plan.is_blas_in_graphs && is_capturing(call.mat1.device())
              ? "too small a gain beside a graph's other kernels"
              : nullptr;
 }

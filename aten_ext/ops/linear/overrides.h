@@ -26,6 +26,7 @@ struct FewRowsPlan {
   Epilogue epilogue;
   float alpha, beta;                   // beta = 0: the bias is not read
   const Evidence* evidence = nullptr;  // what decided; nullptr: a test
+  bool is_blas_in_graphs = false;      // captured, such a call is cuBLAS's or cuBLASLt's
 };
 
 // cuBLASLt, with the algorithm that belongs to the key.

@@ -2,10 +2,17 @@
 #ifdef ATEN_EXT_WITH_CUDA
 
 #include <ATen/core/Tensor.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/EmptyTensor.h>
+#include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
 
 #include "core/launch.h"
 #include "ops/linear/call.h"
@@ -32,10 +39,30 @@ int64_t row_stride(const at::Tensor& t, int64_t row) {
   return t.size(row) == 1 ? 0 : t.stride(row);
 }
 
+// Lets cuBLAS set itself up, once for each thread and device. It cannot while a stream is captured, and
+// upstream would have by a call like this one.
+void set_up_blas(c10::DeviceIndex device) {
+  constexpr size_t kDevices = 64;
+  static thread_local std::bitset<kDevices> done;
+  const auto place = static_cast<size_t>(device) % kDevices;
+  if (done[place]) {
+    return;
+  }
+  done.set(place);
+  try {
+    (void)at::cuda::getCurrentCUDABlasLtHandle();
+  } catch (const c10::Error&) {
+    // This call does without it; a capture's says what is wrong.
+  }
+}
+
 // False: the device did not take the launch, and nothing was written.
 bool run_few_rows(const LinearCall& call, const FewRowsPlan& plan, const at::Tensor& out) {
   const at::Tensor& mat1 = call.mat1;
   const at::Tensor& mat2 = call.mat2;
+  if (plan.is_blas_in_graphs) {
+    set_up_blas(mat1.device().index());
+  }
   LinearParams p{};
   p.mat1 = mat1.const_data_ptr();
   p.mat2 = mat2.const_data_ptr();

@@ -10,6 +10,7 @@
 #include "ops/linear/crossover.h"
 #include "ops/linear/overrides.h"
 #include "ops/linear/rule.h"
+#include "runtime.h"
 
 namespace {
 
@@ -123,6 +124,8 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_linear, m) {
   m.def("lt(Tensor bias, Tensor mat1, Tensor mat2, Scalar alpha, int epilogue, Tensor out) -> Tensor",
         run_lt);
   m.def("mm_while_tf32_is_allowed", mm_while_tf32_is_allowed);
+  // How often cuBLAS was asked for.
+  m.def("blas_handles() -> int", [] { return int64_t{device_on_host::device().blas_handles}; });
   // The plan in words.
   m.def("choose", [](const at::Tensor& bias, const at::Tensor& mat1, const at::Tensor& mat2) -> std::string {
     const auto choice = aten_ext::cuda::choose(aten_ext::args::addmm{bias, mat1, mat2, 1, 1});

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import aten_ext
+import processes
 from aten_ext import _measured_tables as tables
 from gpus import GPUS, pretended_capture
+from paths import TESTS
 
 MADE_UP = tables.Gpu("made-up 132", 90, 132)
 REASON = "too small a gain beside a graph's other kernels"
@@ -101,3 +103,32 @@ def test_layers_of_several_tiles_in_a_graph(between: bool) -> None:
         result.zero_()
         graph.replay()
         torch.testing.assert_close(result, expected, rtol=0.02, atol=0.02)
+
+
+CAPTURE = """
+import torch
+import aten_ext
+
+layers = [torch.ones(n, k, device="cuda") for k, n in ((64, 384), (384, 64), (64, 640))]
+
+def program(x):
+    for layer in layers:
+        x = torch.mm(x, layer.t())
+    return x
+
+x = torch.ones(1, 64, device="cuda")
+expected = program(x)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    result = program(x)
+graph.replay()
+assert torch.allclose(result, expected)
+print("captured")
+"""
+
+
+@pytest.mark.gpu
+def test_a_program_of_small_layers_can_be_captured() -> None:
+    """Nothing but such layers ran before, so that nothing else has set up cuBLAS."""
+    done = processes.python("-c", CAPTURE, cwd=TESTS)
+    assert done.stdout == "captured\n", done.stderr

@@ -7,6 +7,7 @@ Values are compared with float64; how far from it upstream's own CUDA result is,
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -326,3 +327,24 @@ def test_a_captured_launch_overlaps_with_its_own_kind() -> None:
         assert overlaps(1) == [False]
     finally:
         control.capture(0)
+
+
+@pytest.mark.parametrize(("percent", "handles"), [(120, 1), (200, 0)], ids=["small gain", "large gain"])
+def test_cublas_is_set_up_where_a_graph_takes_it(percent: int, handles: int) -> None:
+    """Before a capture: in one it cannot be. Once for each thread, here a new one."""
+    load()
+    ops = torch.ops.aten_ext_on_host_linear
+    before = ops.blas_handles()
+
+    def layers() -> None:
+        for _ in range(3):
+            ops.mm_while_tf32_is_allowed(torch.ones(1, 64), torch.ones(384, 64).t())
+
+    try:
+        ops.pretend_table(percent)
+        thread = threading.Thread(target=layers)
+        thread.start()
+        thread.join()
+    finally:
+        ops.pretend_table(200)
+    assert ops.blas_handles() == before + handles
