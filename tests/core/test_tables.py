@@ -18,6 +18,7 @@ import processes
 from aten_ext import _measured_tables as tables
 from aten_ext.tune import linear
 from gpus import GPUS, Gpu
+from made_up_tables import all_of, register, shape
 from paths import TESTS
 
 SLOWER = "shape that upstream multiplies faster"
@@ -26,18 +27,6 @@ MADE_UP = tables.Gpu("made-up 100", 90, 100)
 pytestmark = pytest.mark.skipif(
     "linear" not in torch.ops.aten_ext.table_families(), reason="built without the linear layers"
 )
-
-
-def shape() -> list[int]:
-    return list(torch.ops.aten_ext.table_shape("linear"))
-
-
-def register(gpu: tables.Gpu, percent: torch.Tensor, of_user: bool = True) -> None:
-    tables.register(tables.Table(gpu, "2.11.0", {"linear": percent}), of_user=of_user)
-
-
-def all_of(percent: int) -> torch.Tensor:
-    return torch.full(shape(), percent, dtype=torch.uint8)
 
 
 @pytest.fixture

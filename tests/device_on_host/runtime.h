@@ -126,8 +126,8 @@ struct Device {
   // Launches that are refused, as a green context refuses them: so many, after so many that are not.
   int refused_after = 0;
   int refused = 0;
-  unsigned long long capture = 0;  // the number of the capture that is under way; 0: none
   int blas_handles = 0;            // that were asked for
+  unsigned long long capture = 0;  // the number of the capture that is under way; 0: none
   uintptr_t captured = 0;          // its launches, of which the last is the graph's last node
 };
 Device& device();

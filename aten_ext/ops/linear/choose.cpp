@@ -216,25 +216,27 @@ crossover::Layout layout_of(const LinearCall& call, const FewRowsPlan& plan) {
                                               : Layout::TransposedOdd;
 }
 
-// The plan of a layer. This thread's last ones are kept: to choose one takes the host up to 0.7 us, and a
+struct Tiles {
+  cuda::few_rows::Layer layer{};  // of no rows: none yet
+  cuda::few_rows::Plan plan{};
+  float us = 0.0f;  // estimated
+};
+
+// The tiles of a layer. This thread's last ones are kept: to choose them takes the host up to 0.7 us, and a
 // program asks for the same layers again.
-const cuda::few_rows::Plan& plan_of(const cuda::few_rows::Layer& layer) {
-  struct Kept {
-    cuda::few_rows::Layer layer{};  // of no rows: none yet
-    cuda::few_rows::Plan plan{};
-  };
+const Tiles& tiles_of(const cuda::few_rows::Layer& layer) {
   constexpr size_t kPlaces = 64;
-  thread_local std::array<Kept, kPlaces> kept;
-  Kept& place = kept[static_cast<size_t>(layer.m + layer.n + layer.k) % kPlaces];
+  thread_local std::array<Tiles, kPlaces> kept;
+  Tiles& place = kept[static_cast<size_t>(layer.m + layer.n + layer.k) % kPlaces];
   if (!are_equal(place.layer, layer)) {
-    place = {layer, cuda::few_rows::choose_plan(layer)};
+    const cuda::few_rows::Plan plan = cuda::few_rows::choose_plan(layer);
+    place = {layer, plan, plan.rows == 0 ? 0.0f : cuda::few_rows::estimate_launch(layer, plan)};
   }
-  return place.plan;
+  return place;
 }
 
-const char* cut_into_tiles(const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
-  plan.tiles = plan_of(few_rows_layer(call, gpu, plan));
-  return plan.tiles.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
+const char* decline_tiles(const Tiles& tiles) {
+  return tiles.plan.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
 }
 
 // Whether a measured table says that the kernel is faster. Its tiles are chosen here: how evenly they fill
@@ -262,16 +264,16 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
   if (percent.least < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
     return slower;
   }
-  if (const char* reason = cut_into_tiles(call, gpu, plan)) {
+  const Tiles& tiles = tiles_of(few_rows_layer(call, gpu, plan));
+  if (const char* reason = decline_tiles(tiles)) {
     return reason;
   }
-  const cuda::few_rows::Layer cut = few_rows_layer(call, gpu, plan);
+  plan.tiles = tiles.plan;
   if (percent.least < crossover::kAskedUneven && !crossover::has_measured_columns(layer) &&
-      cuda::few_rows::is_uneven(cut, plan.tiles)) {
+      cuda::few_rows::is_uneven(tiles.layer, tiles.plan)) {
     return slower;
   }
-  plan.is_blas_in_graphs =
-      crossover::gains_too_little(layer, cuda::few_rows::estimate_launch(cut, plan.tiles), percent);
+  plan.is_blas_in_graphs = crossover::gains_too_little(layer, tiles.us, percent);
   return plan.is_blas_in_graphs && is_capturing(call.mat1.device())
              ? "too small a gain beside a graph's other kernels"
              : nullptr;
@@ -353,7 +355,12 @@ const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, cons
                           FewRowsPlan& plan) {
   const char* reason = take_few_rows(call, plan);
   reason = reason != nullptr ? reason : decline_few_rows_flags(plan.dtype, flags);
-  return reason != nullptr ? reason : cut_into_tiles(call, gpu, plan);
+  if (reason != nullptr) {
+    return reason;
+  }
+  const Tiles& tiles = tiles_of(few_rows_layer(call, gpu, plan));
+  plan.tiles = tiles.plan;
+  return decline_tiles(tiles);
 }
 
 const char* plan_lt(const LinearCall& call, const MatmulFlags& flags, LtPlan& plan) {

@@ -90,28 +90,28 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+  *status =
+      device_on_host::device().capture == 0 ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
 
 // Of CUDA 12, and of 13, where edges have data.
-inline cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status,
+inline cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                                unsigned long long* capture, cudaGraph_t* /*graph*/,
                                                const cudaGraphNode_t** nodes, size_t* count) {
   static thread_local cudaGraphNode_t last;
   const device_on_host::Device& device = device_on_host::device();
-  *status = device.capture == 0 ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
   *capture = device.capture;
   last = reinterpret_cast<cudaGraphNode_t>(device.captured);
   *nodes = &last;
   *count = device.captured == 0 ? 0 : 1;
-  return cudaSuccess;
+  return api::cudaStreamIsCapturing(stream, status);
 }
 template <typename Edges>
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* capture, cudaGraph_t* graph,
                                      const cudaGraphNode_t** nodes, Edges* /*edges*/, size_t* count) {
-  return cudaStreamGetCaptureInfo_v2(stream, status, capture, graph, nodes, count);
+  return api::cudaStreamGetCaptureInfo_v2(stream, status, capture, graph, nodes, count);
 }
 
 template <typename... Parameters>

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ import aten_ext
 import processes
 from aten_ext import _measured_tables as tables
 from gpus import GPUS, pretended_capture
+from made_up_tables import all_of, register
 from paths import TESTS
 
 MADE_UP = tables.Gpu("made-up 132", 90, 132)
@@ -26,16 +26,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def gpu() -> Iterator[None]:
     """A GPU with a table of its own."""
-    torch.ops.aten_ext.pretend_gpu(replace(GPUS["sm_90"], multiprocessors=132).facts, MADE_UP.name)
+    torch.ops.aten_ext.pretend_gpu(GPUS["sm_90"].facts, MADE_UP.name)
     yield
     torch.ops.aten_ext.pretend_gpu([])
     torch.ops.aten_ext.remove_table("linear", MADE_UP.name, 132)
-
-
-def register(percent: int) -> None:
-    shape = list(torch.ops.aten_ext.table_shape("linear"))
-    table = torch.full(shape, percent, dtype=torch.uint8)
-    tables.register(tables.Table(MADE_UP, "2.11.0", {"linear": table}), of_user=True)
 
 
 def explain(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> aten_ext.Explanation:
@@ -58,17 +52,17 @@ def explain(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> aten_
 def test_a_small_gain_is_none_in_a_graph(
     m: int, n: int, k: int, dtype: torch.dtype, little: int, enough: int
 ) -> None:
-    register(little)
+    register(MADE_UP, all_of(little))
     assert explain(m, n, k, dtype, captured=False).route == "fused"
     assert explain(m, n, k, dtype, captured=True).reason == REASON
-    register(enough)
+    register(MADE_UP, all_of(enough))
     assert explain(m, n, k, dtype, captured=True).route == "fused"
 
 
 @pytest.mark.parametrize("m", [16, 32, 64])
 def test_many_rows_of_fp32_gain_enough(m: int) -> None:
     """Upstream's kernels of many rows in fp32 are that much slower."""
-    register(130)
+    register(MADE_UP, all_of(130))
     assert explain(m, 384, 64, torch.float32, captured=True).route == "fused"
 
 
@@ -97,8 +91,10 @@ def test_layers_of_several_tiles_in_a_graph(between: bool) -> None:
     expected = program()
     assert aten_ext.counts("CUDA")["mm"].ran > 10
     graph = torch.cuda.CUDAGraph()
+    aten_ext.reset_counts()
     with torch.cuda.graph(graph):
         result = program()
+    assert aten_ext.counts("CUDA")["mm"].ran > 10
     for _ in range(20):
         result.zero_()
         graph.replay()
@@ -118,6 +114,7 @@ def program(x):
 
 x = torch.ones(1, 64, device="cuda")
 expected = program(x)
+assert aten_ext.counts("CUDA")["mm"].ran == 3
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     result = program(x)
