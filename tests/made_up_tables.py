@@ -11,8 +11,17 @@ def shape() -> list[int]:
     return list(torch.ops.aten_ext.table_shape("linear"))
 
 
-def register(gpu: tables.Gpu, percent: torch.Tensor, of_user: bool = True) -> None:
-    tables.register(tables.Table(gpu, "2.11.0", {"linear": percent}), of_user=of_user)
+def register(
+    gpu: tables.Gpu, percent: torch.Tensor, of_user: bool = True, in_graphs: torch.Tensor | None = None
+) -> None:
+    """``in_graphs``: of layers in graphs, if those are others."""
+    both = {"linear": percent, "linear_in_graphs": percent if in_graphs is None else in_graphs}
+    tables.register(tables.Table(gpu, "2.11.0", both), of_user=of_user)
+
+
+def remove(gpu: str, multiprocessors: int) -> None:
+    for family in ("linear", "linear_in_graphs"):
+        torch.ops.aten_ext.remove_table(family, gpu, multiprocessors)
 
 
 def all_of(percent: int) -> torch.Tensor:

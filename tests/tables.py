@@ -9,6 +9,7 @@ import torch
 
 from gpus import GPUS
 
+LINEAR = ("linear", "linear_in_graphs")
 NAME = "a GPU where every shape is ours"
 
 
@@ -16,14 +17,16 @@ NAME = "a GPU where every shape is ours"
 def every_shape_is_ours() -> Iterator[None]:
     """Devices that are no GPU are taken for an sm_90 with a table that says so of the linear layers."""
     gpu = GPUS["sm_90"]
-    percent = torch.full(list(torch.ops.aten_ext.table_shape("linear")), 255, dtype=torch.uint8)
-    torch.ops.aten_ext.add_table("linear", NAME, gpu.capability, gpu.multiprocessors, True, percent)
+    for family in LINEAR:
+        percent = torch.full(list(torch.ops.aten_ext.table_shape(family)), 255, dtype=torch.uint8)
+        torch.ops.aten_ext.add_table(family, NAME, gpu.capability, gpu.multiprocessors, True, percent)
     torch.ops.aten_ext.pretend_gpu(gpu.facts, NAME)
     try:
         yield
     finally:
         torch.ops.aten_ext.pretend_gpu([])
-        torch.ops.aten_ext.remove_table("linear", NAME, gpu.multiprocessors)
+        for family in LINEAR:
+            torch.ops.aten_ext.remove_table(family, NAME, gpu.multiprocessors)
 
 
 @contextlib.contextmanager
@@ -32,9 +35,12 @@ def every_call_is_ours_on_this_gpu(family: str) -> Iterator[None]:
     name, capability, multiprocessors = torch.ops.aten_ext.table_gpu(
         torch.device("cuda", torch.cuda.current_device())
     )
-    percent = torch.full(list(torch.ops.aten_ext.table_shape(family)), 255, dtype=torch.uint8)
-    torch.ops.aten_ext.add_table(family, name, capability, multiprocessors, True, percent)
+    families = LINEAR if family == "linear" else (family,)
+    for each in families:
+        percent = torch.full(list(torch.ops.aten_ext.table_shape(each)), 255, dtype=torch.uint8)
+        torch.ops.aten_ext.add_table(each, name, capability, multiprocessors, True, percent)
     try:
         yield
     finally:
-        torch.ops.aten_ext.remove_table(family, name, multiprocessors)
+        for each in families:
+            torch.ops.aten_ext.remove_table(each, name, multiprocessors)

@@ -26,12 +26,21 @@ class LastLaunch {
     return error;
   }
 
+  // Whether `stream` is being captured, and another kernel or copy came last there. Of a graph's first launch
+  // nobody knows what will come before it.
+  bool is_behind_another(cudaStream_t stream) const {
+    const Captured before = captured(stream);
+    return before.is_active && before.has_nodes &&
+           (before.node == nullptr || before.node != last_.node || before.capture != last_.capture);
+  }
+
  private:
   // A node may have the address of one of a graph that is gone; a capture's number comes once.
   struct Captured {
     bool is_active = false;
+    bool has_nodes = false;  // that the next one waits for
     unsigned long long capture = 0;
-    cudaGraphNode_t node = nullptr;
+    cudaGraphNode_t node = nullptr;  // if there is one
   };
 
   static Captured captured(cudaStream_t stream) {
@@ -52,6 +61,7 @@ class LastLaunch {
       return {};
     }
     now.is_active = status == cudaStreamCaptureStatusActive;
+    now.has_nodes = now.is_active && count > 0;
     now.node = now.is_active && count == 1 ? nodes[0] : nullptr;
     return now;
   }

@@ -117,9 +117,8 @@ const Evidence& evidence(TableFamily family, c10::Device device) {
   const std::lock_guard lock(known.mutex);
   Evidence made = decide(known, family, gpu);
   if (place == nullptr) {  // a GPU elsewhere, of this thread's
-    static thread_local Evidence elsewhere;
-    elsewhere = std::move(made);
-    return elsewhere;
+    static thread_local std::array<Evidence, kTableFamilies> elsewhere;
+    return elsewhere[of_family] = std::move(made);
   }
   known.made.push_back(std::move(made));
   place->store(&known.made.back(), std::memory_order_release);

@@ -12,8 +12,9 @@
 
 namespace aten_ext {
 
-enum class TableFamily : uint8_t { Linear, Cat };
-inline constexpr size_t kTableFamilies = 2;
+// LinearInGraphs: of a linear layer behind another kernel of a CUDA graph.
+enum class TableFamily : uint8_t { Linear, LinearInGraphs, Cat };
+inline constexpr size_t kTableFamilies = 3;
 
 // What a family says of its table when the library is loaded.
 struct TableShape {

@@ -40,13 +40,20 @@ __device__ __forceinline__ void copy_async_16_or_zero(void* shared, const void* 
 #endif
 }
 
-// 4 bytes, of which the first `bytes` (0 to 4) are read and the others are zeros; both addresses are
-// multiples of 4.
-__device__ __forceinline__ void copy_async_4_or_zero(void* shared, const void* global, int bytes) {
+// The same, of which only the first `bytes` (0 to 16) are read: the others are zeros. Through the L1, or by
+// the L2 alone, to which the rest of its line comes too.
+template <bool through_l1>
+__device__ __forceinline__ void copy_async_16_first(void* shared, const void* global, int bytes) {
   [[maybe_unused]] const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global), "r"(bytes)
-               : "memory");
+  if constexpr (through_l1) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+  }
 #else
   __trap();
 #endif

@@ -20,6 +20,9 @@
 
 #ifdef ATEN_EXT_WITH_CUDA
 #include <ATen/cuda/tunable/Tunable.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "ops/linear/few_rows.h"
 #endif
 
 namespace aten_ext {
@@ -164,8 +167,6 @@ const char* take_few_rows(const LinearCall& call, FewRowsPlan& plan) {
   if (!plan.mat2_is_transposed && !has_apart_rows(call.mat2, 0, 1)) {
     return "mat2 with neither rows nor columns contiguous";
   }
-  plan.words =
-      has_rows_of_words(call.mat1, 0) && has_rows_of_words(call.mat2, plan.mat2_is_transposed ? 1 : 0);
   if (call.out != nullptr &&
       ((call.n() > 1 && call.out->stride(1) != 1) || (call.m() > 1 && call.out->stride(0) < call.n()))) {
     return "out whose rows are not contiguous";
@@ -206,7 +207,8 @@ crossover::Layout layout_of(const LinearCall& call, const FewRowsPlan& plan) {
   using crossover::Layout;
   const bool transposed = plan.mat2_is_transposed;
   if (!plan.vectors) {
-    const bool even = call.k() % 2 == 0 && call.n() % 2 == 0 && plan.words;
+    const bool words = has_rows_of_words(call.mat1, 0) && has_rows_of_words(call.mat2, transposed ? 1 : 0);
+    const bool even = call.k() % 2 == 0 && call.n() % 2 == 0 && words;
     return transposed ? (even ? Layout::TransposedWords : Layout::TransposedHalves)
                       : (even ? Layout::RowMajorWords : Layout::RowMajorHalves);
   }
@@ -219,7 +221,6 @@ crossover::Layout layout_of(const LinearCall& call, const FewRowsPlan& plan) {
 struct Tiles {
   cuda::few_rows::Layer layer{};  // of no rows: none yet
   cuda::few_rows::Plan plan{};
-  float us = 0.0f;  // estimated
 };
 
 // The tiles of a layer. This thread's last ones are kept: to choose them takes the host up to 0.7 us, and a
@@ -229,8 +230,7 @@ const Tiles& tiles_of(const cuda::few_rows::Layer& layer) {
   thread_local std::array<Tiles, kPlaces> kept;
   Tiles& place = kept[static_cast<size_t>(layer.m + layer.n + layer.k) % kPlaces];
   if (!are_equal(place.layer, layer)) {
-    const cuda::few_rows::Plan plan = cuda::few_rows::choose_plan(layer);
-    place = {layer, plan, plan.rows == 0 ? 0.0f : cuda::few_rows::estimate_launch(layer, plan)};
+    place = {layer, cuda::few_rows::choose_plan(layer)};
   }
   return place;
 }
@@ -239,29 +239,50 @@ const char* decline_tiles(const Tiles& tiles) {
   return tiles.plan.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
 }
 
-// Whether a measured table says that the kernel is faster. Its tiles are chosen here: how evenly they fill
+// The layer that a call asks the tables for. Where a whole matrix is added, or a multiple of the bias,
+// upstream's product is that of a layer without a bias: into a copy of it.
+crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan) {
+  const bool bias = call.bias != nullptr && !is_whole_matrix(call) && call.beta->toDouble() == 1.0;
+  return {call.m(),
+          call.n(),
+          call.k(),
+          plan.dtype == Dtype::Float,
+          plan.dtype == Dtype::Half,
+          bias,
+          layout_of(call, plan),
+          alignment_of_part(call.mat1)};
+}
+
+// Whether a call becomes a part of a graph, behind another kernel. A device that is no GPU stands for one
+// where all captured calls do (core/capture.h).
+bool is_between_others(c10::Device device) {
+#ifdef ATEN_EXT_WITH_CUDA
+  if (device.is_cuda()) {
+    return cuda::is_behind_another_kernel(c10::cuda::getCurrentCUDAStream(device.index()));
+  }
+#endif
+  return is_capturing(device);
+}
+
+// Whether the measured tables say that the kernel is faster. Its tiles are chosen here: how evenly they fill
 // the GPU counts too.
-const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
+const char* cut_by_tables(const LinearCall& call, const Gpu& gpu, FewRowsPlan& plan) {
   // Two reasons, because users can mend the second.
   const char* const slower =
       plan.vectors ? "shape that upstream multiplies faster"
                    : "shape that upstream multiplies faster, and rows of no multiple of 16 bytes";
-  if (table.percent == nullptr) {
+  const c10::Device device = call.mat1.device();
+  const Evidence& table = evidence(TableFamily::Linear, device);
+  const Evidence& of_graphs = evidence(TableFamily::LinearInGraphs, device);
+  if (table.percent == nullptr || of_graphs.percent == nullptr) {
     return "no table of the shapes that upstream multiplies faster";
   }
-  // Where a whole matrix is added, or a multiple of the bias, upstream's product is that of a layer without a
-  // bias: into a copy of it.
-  const bool bias = call.bias != nullptr && !is_whole_matrix(call) && call.beta->toDouble() == 1.0;
-  const crossover::Layer layer{call.m(),
-                               call.n(),
-                               call.k(),
-                               plan.dtype == Dtype::Float,
-                               plan.dtype == Dtype::Half,
-                               bias,
-                               layout_of(call, plan),
-                               alignment_of_part(call.mat1)};
-  const crossover::Percent percent = crossover::percent_of(table.percent, layer);
-  if (percent.least < crossover::asked(layer, table.least) || crossover::is_unlike_bf16(layer)) {
+  const crossover::Layer layer = crossover_layer(call, plan);
+  const int least = crossover::least_percent(table.percent, layer);
+  const int least_in_graphs = crossover::least_percent(of_graphs.percent, layer);
+  bool is_ours = least >= crossover::asked(layer, table.least, /*in_graph=*/false);
+  bool is_ours_in_graphs = least_in_graphs >= crossover::asked(layer, of_graphs.least, /*in_graph=*/true);
+  if (!is_ours && !is_ours_in_graphs) {
     return slower;
   }
   const Tiles& tiles = tiles_of(few_rows_layer(call, gpu, plan));
@@ -269,14 +290,18 @@ const char* cut_by_table(const Evidence& table, const LinearCall& call, const Gp
     return reason;
   }
   plan.tiles = tiles.plan;
-  if (percent.least < crossover::kAskedUneven && !crossover::has_measured_columns(layer) &&
-      cuda::few_rows::is_uneven(tiles.layer, tiles.plan)) {
-    return slower;
+  if (!crossover::has_measured_columns(layer) && cuda::few_rows::is_uneven(tiles.layer, tiles.plan)) {
+    const int asked = crossover::asked_if_uneven(layer);
+    is_ours = is_ours && least >= asked;
+    is_ours_in_graphs = is_ours_in_graphs && least_in_graphs >= asked;
   }
-  plan.is_blas_in_graphs = crossover::gains_too_little(layer, tiles.us, percent);
-  return plan.is_blas_in_graphs && is_capturing(call.mat1.device())
-             ? "too small a gain beside a graph's other kernels"
-             : nullptr;
+  const bool in_graph = is_ours != is_ours_in_graphs && is_between_others(device);
+  plan.evidence = in_graph ? &of_graphs : &table;
+  plan.is_blas_in_graphs = !is_ours_in_graphs;
+  if (in_graph ? is_ours_in_graphs : is_ours) {
+    return nullptr;
+  }
+  return is_ours ? "too small a gain between a graph's other kernels" : slower;
 }
 
 // Where upstream, too, lets cuBLASLt add the bias: elsewhere its bits are another kernel's.
@@ -320,8 +345,7 @@ Choice<LinearPlan> choose_linear(const LinearCall& call) {
   FewRowsPlan few_rows;
   const char* no_few_rows = take_few_rows(call, few_rows);
   if (no_few_rows == nullptr) {
-    few_rows.evidence = &evidence(TableFamily::Linear, mat1.device());
-    no_few_rows = cut_by_table(*few_rows.evidence, call, gpu, few_rows);
+    no_few_rows = cut_by_tables(call, gpu, few_rows);
   }
   const char* no_lt = decline_lt(call);
   const bool is_float = mat1.scalar_type() == at::kFloat;
@@ -390,7 +414,9 @@ Needs LinearPlan::needs() const {
   needs.code = kMinCode;
   if (const auto* few_rows = std::get_if<FewRowsPlan>(&way)) {
     const cuda::few_rows::Plan& tiles = few_rows->tiles;
-    needs.shared_bytes = cuda::few_rows::smem_bytes(tiles.rows, tiles.groups, tiles.alone);
+    const cuda::few_rows::Operands operands{few_rows->dtype == Dtype::Float, few_rows->mat2_is_transposed,
+                                            few_rows->vectors};
+    needs.shared_bytes = cuda::few_rows::smem_bytes(tiles.rows, tiles.groups, tiles.alone, operands);
     while (needs.cluster < tiles.splits) {
       needs.cluster *= 2;  // where a cluster of 4 finds room, one of 3 does
     }

@@ -74,7 +74,7 @@ inline constexpr int64_t kSector = 32, kLine = 128;  // bytes that the memory, o
 struct Layer {
   int64_t m, n, k;
   bool is_float;  // otherwise 16 bits
-  bool is_half;   // of them fp16, which has cells of its own where rows are no whole vectors
+  bool is_half;   // of them fp16, which has cells of its own where n or rows are no whole vectors
   bool has_bias;
   Layout layout;
   int64_t mat1_alignment = kLine;  // bytes, of rows that lie apart or begin within a line; kLine of others
@@ -105,14 +105,6 @@ constexpr bool has_rows_of_vectors(const Layer& layer) {
   return layer.layout <= Layout::TransposedEven;
 }
 
-// Whether upstream has faster kernels in fp16 than in bf16, which was measured: many rows, and a number of
-// columns that is no multiple of a vector. 64 rows of K = 5192, N = 8812 are at 0.84 of its speed, where the
-// table has 2.55.
-constexpr bool is_unlike_bf16(const Layer& layer) {
-  constexpr int64_t kRowsAlike = 32;
-  return layer.is_half && !has_vectors(layer) && has_rows_of_vectors(layer) && layer.m > kRowsAlike;
-}
-
 // Whether a layer has a number of columns that was measured.
 constexpr bool has_measured_columns(const Layer& layer) {
   const Neighbours columns = between_half_octaves(layer.n, 0, kColumns);
@@ -134,17 +126,24 @@ enum class Likeness : uint8_t {
   HalfSectors,  // rows that are not: every other one begins within a sector, and is read with half of another
   RowMajor,     // [k, n]: tiles have short rows
   NoVectors,    // n is no multiple of a vector
-  NoRows,       // nor are rows of an operand
+  NoRows,       // nor are rows of an operand, and no kernel of upstream's reads 8 bytes at once
+  NoRowsQuads,  // the same of 16 bits, where k is a multiple of 8 bytes: no cell is
+  NoRowsRowMajor,  // the same of [K, N]
 };
-inline constexpr int kLikenesses = 7;
+inline constexpr int kLikenesses = 9;
 
 constexpr Likeness likeness(const Layer& layer) {
   constexpr int64_t kSmallWeight = 1 << 18;  // bytes
   const int64_t size = layer.is_float ? 4 : 2;
   const int64_t row = layer.layout == Layout::RowMajor ? layer.n : layer.k;
   const bool vectors = has_vectors(layer);
-  return !has_rows_of_vectors(layer)                                   ? Likeness::NoRows
-         : vectors && layer.n * layer.k * size <= kSmallWeight         ? Likeness::Small
+  if (!has_rows_of_vectors(layer)) {
+    constexpr int64_t kQuad = 8;
+    return layer.layout >= Layout::RowMajorWords            ? Likeness::NoRowsRowMajor
+           : !layer.is_float && layer.k * size % kQuad == 0 ? Likeness::NoRowsQuads
+                                                            : Likeness::NoRows;
+  }
+  return vectors && layer.n * layer.k * size <= kSmallWeight           ? Likeness::Small
          : row * size % kSector != 0 || layer.mat1_alignment < kSector ? Likeness::HalfSectors
          : layer.layout == Layout::RowMajor                            ? Likeness::RowMajor
          : !vectors                                                    ? Likeness::NoVectors
@@ -162,19 +161,25 @@ inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 115},
                                                         {125, 135, 150, 130},
                                                         {110, 118, 118, 115},
                                                         {107, 110, 142, 120},
-                                                        {140, 140, 135, 135}},
+                                                        {112, 110, 110, 112},
+                                                        {118, 118, 118, 118},
+                                                        {112, 118, 116, 120}},
                                                        {{107, 107, 107, 130},
                                                         {108, 110, 112, 112},
                                                         {107, 107, 115, 118},
                                                         {120, 110, 135, 120},
                                                         {115, 115, 125, 115},
                                                         {125, 110, 150, 135},
-                                                        {140, 150, 150, 150}}};
+                                                        {112, 112, 114, 114},
+                                                        {112, 112, 114, 114},
+                                                        {112, 114, 114, 135}}};
 // The same of a layer larger than all that were measured: its time is a guess.
 inline constexpr int kAskedBeyond = 200;
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
-inline constexpr int kAskedUneven = 120;
+constexpr int asked_if_uneven(const Layer& layer) {
+  return has_rows_of_vectors(layer) ? 120 : 145;
+}
 
 // Rows of a layer's tile: 8, 16, 32, 64.
 constexpr int tile_of(const Layer& layer) {
@@ -182,51 +187,53 @@ constexpr int tile_of(const Layer& layer) {
   return std::max(between_octaves(layer.m, kRows).high - kSmallestTile, 0);
 }
 
+// The same of a layer in a graph, by the table of those. There launches do not overlap, so that a ratio says
+// what a layer's own time is, and cells speak better for their neighbours.
+inline constexpr int kAskedInGraphs[2][kLikenesses][kTiles] = {{{106, 106, 104, 106},
+                                                                {104, 104, 114, 115},
+                                                                {106, 110, 112, 112},
+                                                                {122, 124, 112, 112},
+                                                                {110, 112, 106, 106},
+                                                                {108, 104, 118, 106},
+                                                                {116, 112, 104, 110},
+                                                                {122, 110, 112, 110},
+                                                                {106, 110, 112, 114}},
+                                                               {{108, 104, 104, 106},
+                                                                {106, 106, 104, 106},
+                                                                {106, 106, 106, 106},
+                                                                {108, 108, 120, 110},
+                                                                {108, 104, 106, 110},
+                                                                {112, 106, 112, 120},
+                                                                {106, 104, 110, 116},
+                                                                {106, 104, 110, 116},
+                                                                {106, 104, 108, 140}}};
+// By how much less than in the other table a cell itself must show.
+inline constexpr int kSteadier = 3;
+
 // What a layer's cells must show, where a cell itself must show `of_cell`.
-constexpr int asked(const Layer& layer, int of_cell) {
+constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
+  const auto& of_likeness = (in_graph ? kAskedInGraphs : kAsked)[layer.is_float];
+  const int own = of_cell - (in_graph ? kSteadier : 0);
   const int more = is_beyond(layer) ? kAskedBeyond
-                   : is_cell(layer)
-                       ? of_cell
-                       : kAsked[layer.is_float][static_cast<size_t>(likeness(layer))][tile_of(layer)];
-  return std::max(more, of_cell);
+                   : is_cell(layer) ? own
+                                    : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
+  return std::max(more, own);
 }
 
-// Upstream's time / ours in percent, of a layer's neighbours.
-struct Percent {
-  int least = 255;
-  float mean = 0.0f;
-};
-
-constexpr Percent percent_of(const uint8_t* table, const Layer& layer) {
+// The least of upstream's time / ours in percent, of a layer's neighbours.
+constexpr int least_percent(const uint8_t* table, const Layer& layer) {
   const Neighbours rows = between_octaves(layer.m, kRows);
   const Neighbours columns = between_half_octaves(layer.n, 0, kColumns);
   const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
-  constexpr int kNeighbours = 8;
-  Percent percent;
-  int sum = 0;
+  int least = 255;
   for (const int row : {rows.low, rows.high}) {
     for (const int column : {columns.low, columns.high}) {
       for (const int depth : {depths.low, depths.high}) {
-        const int of_cell = table[cell(layer, row, column, depth)];
-        percent.least = std::min(percent.least, of_cell);
-        sum += of_cell;
+        least = std::min<int>(least, table[cell(layer, row, column, depth)]);
       }
     }
   }
-  percent.mean = static_cast<float>(sum) / kNeighbours;
-  return percent;
-}
-
-// In the graphs that the table was measured in, a launch began while the one before it, of the same kernel,
-// ended. Behind and before other kernels a layer takes 0.8 to 2.1 us longer, upstream's 0 to 0.5. So there it
-// must gain so many us of its time: by bits, and rows of its tile. Chosen with the percents half way from the
-// least to the mean.
-inline constexpr float kAskedGain[2][kTiles] = {{0.7f, 0.7f, 0.9f, 1.2f}, {0.7f, 0.0f, 0.0f, 0.0f}};
-
-// Whether a layer of so many us gains too little beside other kernels.
-constexpr bool gains_too_little(const Layer& layer, float us, const Percent& percent) {
-  const float likely = (static_cast<float>(percent.least) + percent.mean) / 2.0f;
-  return us * (likely / 100.0f - 1.0f) < kAskedGain[layer.is_float][tile_of(layer)];
+  return least;
 }
 
 static_assert(between_octaves(1, kRows).high == 0 && between_octaves(5, kRows).low == 2 &&

@@ -17,6 +17,7 @@
 // lets the next launch begin after that wait: then everything before this launch has ended.
 #include "ops/linear/few_rows.h"
 
+#include <cstdint>
 #include <type_traits>
 
 #include "core/last_launch.h"
@@ -27,9 +28,10 @@
 #include "device/shared.cuh"
 #include "device/sync.cuh"
 #include "device/vector.cuh"
+#include "ops/linear/covered_weight.cuh"
 #include "ops/linear/epilogue.cuh"
 #include "ops/linear/few_rows_plan.h"
-#include "ops/linear/pieces.cuh"
+#include "ops/linear/mat1.cuh"
 #include "ops/linear/product.cuh"
 #include "ops/linear/reduce.cuh"
 #include "ops/linear/weight.cuh"
@@ -57,30 +59,26 @@ struct Arguments {
 template <typename T, bool transposed, int rows, int groups, bool vectors, bool alone>
 struct Geometry {
   static constexpr int kDepthGroups = kWarps / groups;
-  using Weight = LinearWeight<T, transposed, groups, kDepthGroups, few_rows::kStageSteps, vectors>;
+  using Weight =
+      std::conditional_t<vectors, LinearWeight<T, transposed, groups, kDepthGroups, few_rows::kStageSteps>,
+                         CoveredWeight<T, transposed, groups, kDepthGroups, few_rows::kStageSteps>>;
   static constexpr int kColumns = Weight::kColumns;
   static constexpr int kDepth = Weight::kDepth;
-  // Rows of mat1 in shared memory. The halves of each 128 bytes change places in every other row, so that the
-  // lanes that read at once (four vectors of two rows) find different banks.
-  static constexpr int kVector = Vector<T>::kSize;
-  static constexpr int kVectors = kDepth / kVector;
-  static constexpr int kPieces = kVectors * Pieces<T, vectors>::kInVector;
-  static constexpr int kRowsAtOnce = kThreads / kPieces;
+  using Mat1 = std::conditional_t<vectors, LinearMat1<T, rows, kDepth>, CoveredMat1<T, rows, kDepth>>;
   // A stage: a tile of the weight, and of mat1.
-  static constexpr int kStageVectors = few_rows::stage_bytes(rows, groups) / 16;
+  static constexpr few_rows::Operands kOperands{std::is_same_v<T, float>, transposed, vectors};
+  static constexpr int kStageVectors = few_rows::stage_bytes(rows, groups, kOperands) / 16;
   static constexpr int kPartialStride = few_rows::partial_stride(groups);
   static constexpr int kWidth = rows * kColumns < 4 * kThreads ? 1 : 4;
   using Sums = PartialSums<kThreads, kDepthGroups, rows, kColumns, kPartialStride, kWidth>;
-  static constexpr int kSlots = few_rows::slots(rows, groups, alone);
-  static constexpr int kRingBytes = few_rows::ring_bytes(rows, groups, alone);
-  static constexpr int kBytes = few_rows::smem_bytes(rows, groups, alone);
-  static_assert(kRowsAtOnce % 2 == 0);
-  static_assert(kStageVectors == Weight::kBytes / 16 + rows * kVectors,
-                "a plan's arithmetic is the kernel's");
+  static constexpr int kSlots = few_rows::slots(rows, groups, alone, kOperands);
+  static constexpr int kRingBytes = few_rows::ring_bytes(rows, groups, alone, kOperands);
+  static constexpr int kBytes = few_rows::smem_bytes(rows, groups, alone, kOperands);
+  static_assert(kStageVectors * 16 == Weight::kBytes + Mat1::kBytes, "a plan's arithmetic is the kernel's");
   static_assert(kColumns == groups * few_rows::kColumnsOfGroup && Sums::kMaxBlocks == few_rows::kMaxSplits);
   static_assert(Sums::kSharedBytes == few_rows::exchange_bytes(rows, groups));
   static_assert(kDepthGroups * rows * kPartialStride * 4 <= kRingBytes);
-  static_assert(kSlots >= 2 && kBytes <= few_rows::max_smem_bytes(alone));
+  static_assert(kSlots >= 2 && kBytes <= few_rows::max_smem_bytes(rows, groups, alone, kOperands));
 };
 
 // fp32: a number below 2^-109 has parts below bf16's smallest, 2^-133, and loses them. Against a sum that
@@ -194,7 +192,6 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
   uint4* shared = dynamic_shared<uint4>();
   const int rank = args.splits == 1 ? 0 : static_cast<int>(cluster_rank());
   using Sums = typename G::Sums;
-  using Piece = Pieces<T, vectors>;
   const Sums partial_sums(dynamic_shared<char>() + G::kRingBytes, p.M, args.splits, args.of_block, rank);
   partial_sums.expect();
   const int first_column = static_cast<int>(blockIdx.x) / args.splits * G::kColumns;
@@ -206,7 +203,7 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
   const int depth_group = thread / 32 % G::kDepthGroups;
 
   // What does not depend on the launch before comes to the L2 while that ends.
-  W weight(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth);
+  W weight(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth, args.splits == 1);
   W::prefetch(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth, min(count, args.prefetched));
   for (int row = static_cast<int>(blockIdx.x); row < p.M && thread == kThreads - 1;
        row += static_cast<int>(gridDim.x)) {
@@ -219,24 +216,12 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
   launch_dependents();
   bias.load(p, first_row, own_column);
 
-  // This thread's first piece of mat1 in the next stage.
-  const int x_row = thread / G::kPieces;
-  const int x_piece = thread % G::kPieces;
-  const int x_column = x_piece * Piece::kElements;
-  const T* x_from = static_cast<const T*>(p.mat1) + x_row * p.mat1_stride + first * G::kDepth + x_column;
-  int k_left = p.K - first * G::kDepth - x_column;
+  typename G::Mat1 mat1(p.mat1, p.mat1_stride, p.M, p.K, first * G::kDepth);
   const auto copy = [&](int slot, int stage) {
     if (stage < count) {
       uint4* to = shared + slot * G::kStageVectors;
-      weight.copy(to, p.words);
-      to += W::kBytes / 16 + x_row * G::kVectors + (x_piece / Piece::kInVector ^ x_row % 2 * 4);
-      Piece::template copy<ceil_div(rows, G::kRowsAtOnce)>(
-          [&](int i) { return to + i * G::kRowsAtOnce * G::kVectors; }, x_piece, x_from,
-          G::kRowsAtOnce * p.mat1_stride,
-          [&](int i) { return x_row + i * G::kRowsAtOnce < p.M; },  // results of other rows are nobody's
-          [&](int /*i*/) { return k_left; }, p.words);
-      x_from += G::kDepth;
-      k_left -= G::kDepth;
+      weight.copy(to);
+      mat1.copy(to + W::kBytes / 16);
     }
     commit_async_copies();  // also where there is nothing: groups are counted
   };
@@ -245,7 +230,6 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
     copy(stage, stage);
   }
   float sum[rows / 8][4] = {};
-  const int x_at = lane / 4 * G::kDepth + depth_group * W::kWarpDepth + lane % 4 * W::kLaneDepth;
   int slot = 0;
 #pragma unroll 1
   for (int stage = 0; stage < count; ++stage) {
@@ -253,15 +237,16 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
     __syncthreads();  // this stage has arrived for all, and all are done with the one before
     copy(slot == 0 ? G::kSlots - 1 : slot - 1, stage + G::kSlots - 1);
     const uint4* tile = shared + slot * G::kStageVectors;
-    const T* x_tile = reinterpret_cast<const T*>(tile + W::kBytes / 16) + x_at;
+    const uint4* mat1_tile = tile + W::kBytes / 16;
     uint32_t words[few_rows::kStageSteps][W::kWords];
-    const T* x[few_rows::kStageSteps];
 #pragma unroll
     for (int step = 0; step < few_rows::kStageSteps; ++step) {
       weight.load(words[step], tile, step);
-      x[step] = x_tile + (step ^ lane / 4 % 2) * W::kStepDepth;
     }
-    multiply_accumulate<T, W, rows, few_rows::kStageSteps, G::kDepth, alone ? 4 : 2>(sum, words, x);
+    const auto load_mat1 = [&](uint32_t (&bits)[4], int step, int octet) {
+      mat1.load(bits, mat1_tile, depth_group, step, octet);
+    };
+    multiply_accumulate<T, W, rows, few_rows::kStageSteps, alone ? 4 : 2>(sum, words, load_mat1);
     slot = slot == G::kSlots - 1 ? 0 : slot + 1;
   }
 
@@ -372,6 +357,10 @@ cudaError_t launch_dtype(const LinearParams& p, const Plan& plan, cudaStream_t s
 }
 
 }  // namespace
+
+bool is_behind_another_kernel(cudaStream_t stream) {
+  return last_launch.is_behind_another(stream);
+}
 
 cudaError_t launch_few_rows(const LinearParams& params, const Plan& plan, cudaStream_t stream) {
   switch (params.dtype) {

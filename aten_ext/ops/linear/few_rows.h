@@ -29,11 +29,14 @@ struct LinearParams {
   Epilogue epilogue;
   bool mat2_is_transposed;  // the view that nn.Linear makes of its weight
   bool vectors;             // rows of mat1 and mat2 begin at multiples of 16 bytes, and are as long
-  bool words;               // they begin at multiples of 4 bytes
 };
 
 // Queues the product on `stream` of the current device as the plan says: one launch, no synchronisation, no
 // allocation. The same plan gives the same bits on every run. Returns the first error.
 cudaError_t launch_few_rows(const LinearParams& params, const few_rows::Plan& plan, cudaStream_t stream);
+
+// Whether a launch on `stream` would be part of a graph, behind something else than such a launch of this
+// thread: it could not begin before that ends.
+bool is_behind_another_kernel(cudaStream_t stream);
 
 }  // namespace aten_ext::cuda

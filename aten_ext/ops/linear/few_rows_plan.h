@@ -70,8 +70,8 @@ constexpr int clusters_of(const Machine& machine, int splits) {
 }
 
 // Whether the GPU takes the plan's launch. One block without others is no cluster.
-constexpr bool fits(const Machine& machine, Plan plan) {
-  return smem_bytes(plan.rows, plan.groups, plan.alone) <= machine.smem_bytes &&
+constexpr bool fits(const Machine& machine, Plan plan, Operands of) {
+  return smem_bytes(plan.rows, plan.groups, plan.alone, of) <= machine.smem_bytes &&
          (plan.splits == 1 || clusters_of(machine, plan.splits) > 0);
 }
 
@@ -92,6 +92,10 @@ struct Layer {
   Machine machine;
   bool vectors = true;  // rows of both operands are whole vectors of 16 bytes
 };
+
+constexpr Operands operands_of(const Layer& layer) {
+  return {layer.is_float, layer.transposed, layer.vectors};
+}
 
 constexpr int height_of(int rows) {
   return rows == 8 ? 0 : rows == 16 ? 1 : rows == 32 ? 2 : 3;
@@ -197,12 +201,6 @@ constexpr float estimate(const Layer& layer, const Plan& plan) {
   return rates != nullptr ? estimate_by_rate(layer, plan, *rates) : estimate_by_waves(layer, plan);
 }
 
-// Estimated us of a launch in a graph. What is by waves leaves the launch itself out.
-constexpr float estimate_launch(const Layer& layer, const Plan& plan) {
-  constexpr float kLaunch = 0.9f;
-  return estimate(layer, plan) + (rates_of(layer) != nullptr ? 0.0f : kLaunch);
-}
-
 // Whether a large weight's blocks leave multiprocessors with half as much to do as others, or with nothing.
 constexpr bool is_uneven(const Layer& layer, Plan plan) {
   constexpr int64_t kLargeWeight = 3'000'000;  // bytes
@@ -254,7 +252,7 @@ constexpr Plan choose_alone(const Layer& layer) {
   float least = 0.0f;
   for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
     const Plan plan = make_plan(layer, 2, splits, true);
-    if (!fits(layer.machine, plan) || splits > stages_of(layer.k, layer.is_float, plan) ||
+    if (!fits(layer.machine, plan, operands_of(layer)) || splits > stages_of(layer.k, layer.is_float, plan) ||
         turns_alone(layer, plan) > 3) {
       continue;
     }
@@ -281,7 +279,8 @@ constexpr Plan choose_plan(const Layer& layer) {
   // = 11008, one row and 8 rows: 47.5 and 48.6 us with 16 columns, 51.5 and 52.4 with 64, 56 and 56.6 with
   // 32).
   const Plan narrow = make_plan(layer, 1, 1, false);
-  if (layer.is_float && layer.transposed && layer.vectors && layer.m <= 8 && fits(layer.machine, narrow) &&
+  if (layer.is_float && layer.transposed && layer.vectors && layer.m <= 8 &&
+      fits(layer.machine, narrow, operands_of(layer)) &&
       ceil_div(layer.n, columns_of(narrow)) >= 2 * resident_blocks(layer.machine, 1) &&
       stages_of(layer.k, layer.is_float, narrow) >= 16) {
     return narrow;
@@ -291,7 +290,7 @@ constexpr Plan choose_plan(const Layer& layer) {
   for (const int groups : {2, 4, 1}) {
     for (int splits = 1; splits <= kMaxSplits; splits += any_splits ? 1 : splits) {
       const Plan plan = make_plan(layer, groups, splits, false);
-      if (!is_tile(plan.rows, groups, layer.vectors) || !fits(layer.machine, plan) ||
+      if (!is_tile(plan.rows, groups, layer.vectors) || !fits(layer.machine, plan, operands_of(layer)) ||
           !is_known(layer, plan)) {
         continue;
       }

@@ -21,7 +21,7 @@ namespace aten_ext::cuda {
 struct FewRowsPlan {
   few_rows::Plan tiles;
   bool mat2_is_transposed;  // the view that nn.Linear makes of its weight
-  bool vectors, words;      // how rows of mat1 and mat2 are aligned: LinearParams' (few_rows.h)
+  bool vectors;             // how rows of mat1 and mat2 are aligned: LinearParams' (few_rows.h)
   Dtype dtype;
   Epilogue epilogue;
   float alpha, beta;                   // beta = 0: the bias is not read

@@ -49,13 +49,12 @@ __device__ __forceinline__ void split_pair(float first, float second, uint32_t& 
   part2 = pack_bf16(first, second);
 }
 
-// The products of a warp's `steps` steps with `rows` rows of x, W as in linear_weight.cuh. `x` points, in
-// shared memory, at the lane's elements of row lane / 4 in each step; rows are x_stride elements apart. fp32
-// splits `octets` times 8 rows at once: sums that do not wait for one another, for more registers.
-template <typename T, typename W, int rows, int steps, int x_stride, int octets>
+// The products of a warp's `steps` steps with `rows` rows of x, W as in weight.cuh. `load_x` gives the bits
+// of the lane's 16 bytes of row 8 octet + lane / 4 in a step. fp32 splits `octets` times 8 rows at once: sums
+// that do not wait for one another, for more registers.
+template <typename T, typename W, int rows, int steps, int octets, typename LoadX>
 __device__ __forceinline__ void multiply_accumulate(float (&sum)[rows / 8][4],
-                                                    const uint32_t (&words)[steps][8],
-                                                    const T* const (&x)[steps]) {
+                                                    const uint32_t (&words)[steps][8], const LoadX& load_x) {
   if constexpr (std::is_same_v<T, float>) {
     uint32_t a[steps][3][4];
 #pragma unroll
@@ -78,8 +77,10 @@ __device__ __forceinline__ void multiply_accumulate(float (&sum)[rows / 8][4],
       for (int o = 0; o < kOctets; ++o) {
 #pragma unroll
         for (int step = 0; step < steps; ++step) {
+          uint32_t bits[4];
+          load_x(bits, step, octet + o);
           float q[4];
-          load_vector<float>(q, x[step] + (octet + o) * 8 * x_stride);
+          memcpy(q, bits, sizeof(q));
           split_pair(q[0], q[1], b[o][step][0][0], b[o][step][1][0], b[o][step][2][0]);
           split_pair(q[2], q[3], b[o][step][0][1], b[o][step][1][1], b[o][step][2][1]);
         }
@@ -114,9 +115,10 @@ __device__ __forceinline__ void multiply_accumulate(float (&sum)[rows / 8][4],
       W::fragment(a[1], words[step], 1);
 #pragma unroll
       for (int octet = 0; octet < rows / 8; ++octet) {
-        const uint4 q = *reinterpret_cast<const uint4*>(x[step] + octet * 8 * x_stride);
-        mma_m16n8k16<T>(sum[octet], a[0], {q.x, q.y});
-        mma_m16n8k16<T>(sum[octet], a[1], {q.z, q.w});
+        uint32_t q[4];
+        load_x(q, step, octet);
+        mma_m16n8k16<T>(sum[octet], a[0], {q[0], q[1]});
+        mma_m16n8k16<T>(sum[octet], a[1], {q[2], q[3]});
       }
     }
   }

@@ -72,7 +72,6 @@ bool run_few_rows(const LinearCall& call, const FewRowsPlan& plan, const at::Ten
   p.K = static_cast<int32_t>(call.k());
   p.mat2_is_transposed = plan.mat2_is_transposed;
   p.vectors = plan.vectors;
-  p.words = plan.words;
   p.mat1_stride = row_stride(mat1, 0);
   p.mat2_stride = row_stride(mat2, plan.mat2_is_transposed ? 1 : 0);
   p.out_stride = out.stride(0);

@@ -1,12 +1,16 @@
-// The axes of the linear layers' measured table.
+// The axes of the linear layers' measured tables.
+#include <cstdint>
+#include <vector>
+
 #include "core/tables.h"
 #include "ops/linear/crossover.h"
 
 namespace aten_ext {
 namespace {
 
-const TableOfFamily kTable(TableFamily::Linear,
-                           {"linear", {crossover::kShape.begin(), crossover::kShape.end()}});
+const std::vector<int64_t> kAxes(crossover::kShape.begin(), crossover::kShape.end());
+const TableOfFamily kTable(TableFamily::Linear, {"linear", kAxes});
+const TableOfFamily kTableInGraphs(TableFamily::LinearInGraphs, {"linear_in_graphs", kAxes});
 
 }  // namespace
 }  // namespace aten_ext

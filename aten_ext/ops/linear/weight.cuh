@@ -19,14 +19,12 @@
 
 #include "device/async_copy.cuh"
 #include "device/vector.cuh"
-#include "ops/linear/pieces.cuh"
 
 namespace aten_ext::cuda {
 
-// `groups` times 16 columns; for each of them `depth_groups` warps, each with `steps` steps of a tile.
-// `vectors`: rows in memory are whole vectors (pieces.cuh).
-template <typename T, bool transposed, int groups, int depth_groups, int steps, bool vectors>
-class LinearWeight {
+// A tile: `groups` times 16 columns; for each of them `depth_groups` warps, each with `steps` steps.
+template <typename T, bool transposed, int groups, int depth_groups, int steps>
+class WeightTile {
  public:
   static constexpr int kThreads = groups * depth_groups * 32;
   static constexpr int kVector = Vector<T>::kSize;
@@ -37,7 +35,6 @@ class LinearWeight {
   static constexpr int kWarpDepth = steps * kStepDepth;
   static constexpr int kDepth = depth_groups * kWarpDepth;
   static constexpr int kWords = 8;  // of a step, in each lane
-  static constexpr int kBytes = kColumns * kDepth * static_cast<int>(sizeof(T));
   static_assert(steps % 2 == 0, "rows of a whole cache line");
 
   // Which of a warp's columns is row `row` (0 to 15) of its fragments.
@@ -45,54 +42,8 @@ class LinearWeight {
     return transposed ? row : row % 8 * 2 + row / 8;
   }
 
-  // `weight` is [N, K] or [K, N] in memory, rows `stride` elements apart; tiles begin at first_column,
-  // first_k.
-  __device__ __forceinline__ LinearWeight(const void* weight, int64_t stride, int N, int K, int first_column,
-                                          int first_k) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int warp = thread / 32;
-    const int lane = thread % 32;
-    group_ = warp / depth_groups;
-    depth_group_ = warp % depth_groups;
-    int column = first_column;
-    int k = first_k;
-    int64_t from;
-    if constexpr (transposed) {
-      row_ = lane / kPiecesInRow;
-      piece_ = lane % kPiecesInRow;
-      column += group_ * kWarpColumns + row_;
-      k += depth_group_ * kWarpDepth + piece_ * Piece::kElements;
-      from = column * stride + k;
-    } else {
-      row_ = thread / kPiecesInRow;
-      piece_ = thread % kPiecesInRow;
-      column += piece_ * Piece::kElements;
-      k += row_;
-      from = k * stride + column;
-    }
-    from_ = static_cast<const T*>(weight) + from;
-    stride_ = stride;
-    columns_left_ = N - column;
-    k_left_ = K - k;
-  }
-
-  // Starts copying the next tile to `to`: zeros for what lies outside of the weight. `words`: as
-  // Pieces::copy's.
-  __device__ __forceinline__ void copy(uint4* to, bool words) {
-    if constexpr (transposed) {
-      to += (group_ * depth_groups + depth_group_) * kWarpVectors;
-    }
-    const int elements_left = transposed ? k_left_ : columns_left_;
-    const int rows_left = elements_left <= 0 ? 0 : transposed ? columns_left_ : k_left_;
-    Piece::template copy<kCopies>(
-        [&](int i) { return to + place(row_ + i * kRowsAtOnce, piece_ / Piece::kInVector); }, piece_, from_,
-        kRowsAtOnce * stride_, [](int /*i*/) { return true; },
-        [&](int i) { return i * kRowsAtOnce < rows_left ? (vectors ? kVector : elements_left) : 0; }, words);
-    from_ += transposed ? kDepth : kDepth * stride_;
-    k_left_ -= kDepth;
-  }
-
-  // Asks for the first `tiles` tiles to come to the L2, a line at a time. Arguments as the constructor's.
+  // Asks for the first `tiles` tiles to come to the L2, a line at a time. Arguments as
+  // LinearWeight's.
   static __device__ __forceinline__ void prefetch(const void* weight, int64_t stride, int N, int K,
                                                   int first_column, int first_k, int tiles) {
     constexpr int kLine = 128 / static_cast<int>(sizeof(T));
@@ -115,6 +66,95 @@ class LinearWeight {
         prefetch_to_l2(from + k * stride);
       }
     }
+  }
+
+  // fp32: element i of the lane's kLaneDepth, of its column 0 or 1.
+  static __device__ __forceinline__ float element(const uint32_t (&words)[kWords], int column, int i) {
+    return __uint_as_float(words[transposed ? column * 4 + i : i * 2 + column]);
+  }
+
+  // 16 bits: the fragment A of the half of a step that has the lanes' elements 4 half to 4 half + 3.
+  static __device__ __forceinline__ void fragment(uint32_t (&a)[4], const uint32_t (&words)[kWords],
+                                                  int half) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = i % 2;
+      const int pair = half * 2 + i / 2;
+      a[i] = transposed ? words[column * 4 + pair]
+                        : __byte_perm(words[pair * 2], words[pair * 2 + 1], column == 0 ? 0x5410 : 0x7632);
+    }
+  }
+
+ protected:
+  __device__ __forceinline__ WeightTile()
+      : group_(static_cast<int>(threadIdx.x) / 32 / depth_groups),
+        depth_group_(static_cast<int>(threadIdx.x) / 32 % depth_groups) {}
+
+  int group_, depth_group_;  // of this thread's warp
+};
+
+// Of a weight whose rows are whole vectors of 16 bytes.
+template <typename T, bool transposed, int groups, int depth_groups, int steps>
+class LinearWeight : public WeightTile<T, transposed, groups, depth_groups, steps> {
+  using Tile = WeightTile<T, transposed, groups, depth_groups, steps>;
+  using Tile::depth_group_;
+  using Tile::group_;
+
+ public:
+  using Tile::kColumns;
+  using Tile::kDepth;
+  using Tile::kLaneDepth;
+  using Tile::kStepDepth;
+  using Tile::kThreads;
+  using Tile::kVector;
+  using Tile::kWarpColumns;
+  using Tile::kWarpDepth;
+  using Tile::kWords;
+  static constexpr int kBytes = kColumns * kDepth * static_cast<int>(sizeof(T));
+
+  // `weight` is [N, K] or [K, N] in memory, rows `stride` elements apart; tiles begin at first_column,
+  // first_k.
+  __device__ __forceinline__ LinearWeight(const void* weight, int64_t stride, int N, int K, int first_column,
+                                          int first_k, bool /*is_whole*/) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane = thread % 32;
+    int column = first_column;
+    int k = first_k;
+    int64_t from;
+    if constexpr (transposed) {
+      row_ = lane / kVectorsInRow;
+      vector_ = lane % kVectorsInRow;
+      column += group_ * kWarpColumns + row_;
+      k += depth_group_ * kWarpDepth + vector_ * kVector;
+      from = column * stride + k;
+    } else {
+      row_ = thread / kVectorsInRow;
+      vector_ = thread % kVectorsInRow;
+      column += vector_ * kVector;
+      k += row_;
+      from = k * stride + column;
+    }
+    from_ = static_cast<const T*>(weight) + from;
+    stride_ = stride;
+    columns_left_ = N - column;
+    k_left_ = K - k;
+  }
+
+  // Starts copying the next tile to `to`: zeros for what lies outside of the weight.
+  __device__ __forceinline__ void copy(uint4* to) {
+    if constexpr (transposed) {
+      to += (group_ * depth_groups + depth_group_) * kWarpVectors;
+    }
+    const int elements_left = transposed ? k_left_ : columns_left_;
+    const int rows_left = elements_left <= 0 ? 0 : transposed ? columns_left_ : k_left_;
+    const T* from = from_;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      copy_async_16_or_zero(to + place(row_ + i * kRowsAtOnce, vector_), from, i * kRowsAtOnce < rows_left);
+      from += kRowsAtOnce * stride_;
+    }
+    from_ += transposed ? kDepth : kDepth * stride_;
+    k_left_ -= kDepth;
   }
 
   // This lane's part of a step of its warp.
@@ -143,30 +183,11 @@ class LinearWeight {
     }
   }
 
-  // fp32: element i of the lane's kLaneDepth, of its column 0 or 1.
-  static __device__ __forceinline__ float element(const uint32_t (&words)[kWords], int column, int i) {
-    return __uint_as_float(words[transposed ? column * 4 + i : i * 2 + column]);
-  }
-
-  // 16 bits: the fragment A of the half of a step that has the lanes' elements 4 half to 4 half + 3.
-  static __device__ __forceinline__ void fragment(uint32_t (&a)[4], const uint32_t (&words)[kWords],
-                                                  int half) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = i % 2;
-      const int pair = half * 2 + i / 2;
-      a[i] = transposed ? words[column * 4 + pair]
-                        : __byte_perm(words[pair * 2], words[pair * 2 + 1], column == 0 ? 0x5410 : 0x7632);
-    }
-  }
-
  private:
-  using Piece = Pieces<T, vectors>;
   // Of a warp's own tile [N, K], or of the block's [K, N].
   static constexpr int kVectorsInRow = transposed ? steps * 4 : kColumns / kVector;
-  static constexpr int kPiecesInRow = kVectorsInRow * Piece::kInVector;
   static constexpr int kWarpVectors = kWarpColumns * steps * 4;
-  static constexpr int kRowsAtOnce = (transposed ? 32 : kThreads) / kPiecesInRow;
+  static constexpr int kRowsAtOnce = (transposed ? 32 : kThreads) / kVectorsInRow;
   static constexpr int kCopies = (transposed ? kWarpColumns : kDepth) / kRowsAtOnce;
   static_assert(kCopies * kRowsAtOnce == (transposed ? kWarpColumns : kDepth));
 
@@ -175,11 +196,10 @@ class LinearWeight {
     return row * kVectorsInRow + (vector ^ turn);
   }
 
-  const T* from_;  // this thread's first piece of the next tile
+  const T* from_;  // this thread's first vector of the next tile
   int64_t stride_;
   int columns_left_, k_left_;
-  int row_, piece_;
-  int group_, depth_group_;
+  int row_, vector_;
 };
 
 }  // namespace aten_ext::cuda

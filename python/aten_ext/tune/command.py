@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the subcommand ``tune``."""
     parser = subparsers.add_parser(
         "tune",
-        help="measure this GPU for about seven minutes; the rules decide by what was measured",
+        help="measure this GPU for about twelve minutes; the rules decide by what was measured",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     gpu = tables.Gpu(*torch.ops.aten_ext.table_gpu(device))
     path = Path(arguments.json) if arguments.json else tables.cache_folder() / gpu.file_name
     prepare_folder(path.parent)
-    percent = {family: _measure(gpu, device) for family in dict.fromkeys(arguments.families or FAMILIES)}
+    percent = _measure(gpu, device)
     table = tables.Table(gpu, str(torch.__version__), percent)
     write_atomically(path, tables.encode(table))
     tables.register(table, of_user=True)
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(gpu: Gpu, device: torch.device) -> torch.Tensor:
-    """The table of the linear layers, with every shape let through while it is measured."""
+def _measure(gpu: Gpu, device: torch.device) -> dict[str, torch.Tensor]:
+    """The tables of the linear layers, with every shape let through while they are measured."""
     import torch
     from rich.console import Console
     from rich.progress import Progress
@@ -79,7 +79,7 @@ def _measure(gpu: Gpu, device: torch.device) -> torch.Tensor:
     from aten_ext.tune import linear
 
     shape = list(torch.ops.aten_ext.table_shape("linear"))
-    all_faster = {"linear": torch.full(shape, 255, dtype=torch.uint8)}
+    all_faster = {family: torch.full(shape, 255, dtype=torch.uint8) for family in linear.TABLES}
     tables.register(tables.Table(gpu, "", all_faster), of_user=True)
     console = Console(stderr=True)
     try:
@@ -91,4 +91,5 @@ def _measure(gpu: Gpu, device: torch.device) -> torch.Tensor:
             task = bar.add_task("linear", total=sum(1 for _ in linear.cells()))
             return linear.measure(device, lambda: bar.advance(task))
     finally:
-        torch.ops.aten_ext.remove_table("linear", gpu.name, gpu.multiprocessors)
+        for family in linear.TABLES:
+            torch.ops.aten_ext.remove_table(family, gpu.name, gpu.multiprocessors)

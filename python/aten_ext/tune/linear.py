@@ -1,7 +1,10 @@
-"""The table of the linear layers: upstream's time / the few-rows kernel's, over dtype, layout and size.
+"""The tables of the linear layers: upstream's time / the few-rows kernel's, over dtype, layout and size.
 
-Each cell is a product of its own, timed as CUDA-graph replays, upstream and ours in turns. Weights rotate
-past the L2 where 64 of them can. The axes are those of ``aten_ext/ops/linear/crossover.h``.
+Each cell is a product of its own, timed as CUDA-graph replays, upstream and ours in turns: "linear", alone,
+and "linear_in_graphs", with an elementwise kernel behind each, whose own time is taken off. Alone a launch of
+ours begins while the one before it ends, as it does on a stream that is full of work; between other kernels
+of a graph it does not. Weights rotate past the L2 where 64 of them can. The axes are those of
+``aten_ext/ops/linear/crossover.h``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ ROWS = tuple(1 << i for i in range(7))
 COLUMNS = tuple((1 << i // 2) if i % 2 == 0 else (3 << i // 2) // 2 for i in range(29))
 DEPTHS = tuple((8 << i // 2) if i % 2 == 0 else (12 << i // 2) for i in range(23))
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
-"""fp16 is measured where rows are no whole vectors, and elsewhere taken for bf16."""
+"""fp16 is measured where N or K is no multiple of a vector, and elsewhere taken for bf16."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,6 @@ class Layout:
         """Whether n or k is no multiple of a vector."""
         return self.n is not None or self.k is not None
 
-    @property
-    def has_ragged_rows(self) -> bool:
-        """Whether rows of mat1 or of the weight are no whole vectors."""
-        return (self.n if self.row_major else self.k) is not None
-
 
 def _odd(size: int) -> int:
     return size | 1
@@ -72,10 +70,13 @@ LAYOUTS: dict[str, Layout] = {
 }
 """In the order of ``crossover::Layout``."""
 
+TABLES = ("linear", "linear_in_graphs")
 MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
 GRAPH_SECONDS = 2e-4
 REPLAYS = 3
+ELEMENTS_BETWEEN = 1 << 15
+"""Of the kernel behind each layer: it takes little more than its launch."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def cells() -> Iterator[Cell]:
     for (d, dtype), bias, (lay, (name, layout)) in itertools.product(
         enumerate(DTYPES), (False, True), enumerate(LAYOUTS.items())
     ):
-        if dtype == torch.float16 and not layout.has_ragged_rows:
+        if dtype == torch.float16 and not layout.has_ragged_sizes:
             continue
         step = 1 if layout.is_usual else 2
         columns = 2 if layout.has_ragged_sizes else 1
@@ -149,22 +150,24 @@ def fill(percent: torch.Tensor) -> torch.Tensor:
         here, before = full.select(5, j), full.select(5, j - 1)
         here.copy_(torch.where(here == 0, before, here))
     for lay, layout in enumerate(LAYOUTS.values()):
-        if not layout.has_ragged_rows:
+        if not layout.has_ragged_sizes:
             full[DTYPES.index(torch.float16), :, lay] = full[DTYPES.index(torch.bfloat16), :, lay]
     return full
 
 
-def measure(device: torch.device, advance: Callable[[], None]) -> torch.Tensor:
-    """The table of the GPU ``device``. ``advance`` is called after each cell.
+def measure(device: torch.device, advance: Callable[[], None]) -> dict[str, torch.Tensor]:
+    """The tables of the GPU ``device``. ``advance`` is called after each cell.
 
-    A table that lets every shape through must be registered: see :mod:`aten_ext.tune.command`.
+    Tables that let every shape through must be registered: see :mod:`aten_ext.tune.command`.
     """
-    percent = torch.zeros(list(torch.ops.aten_ext.table_shape("linear")), dtype=torch.uint8)
+    shape = list(torch.ops.aten_ext.table_shape("linear"))
+    percent = {family: torch.zeros(shape, dtype=torch.uint8) for family in TABLES}
     bench = Bench(device)
     for cell in cells():
-        percent[cell.place] = min(255, max(1, round(100 * bench.ratio(cell))))
+        for family, ratio in zip(TABLES, bench.ratios(cell), strict=True):
+            percent[family][cell.place] = min(255, max(1, round(100 * ratio)))
         advance()
-    return fill(percent)
+    return {family: fill(table) for family, table in percent.items()}
 
 
 class Bench:
@@ -183,6 +186,10 @@ class Bench:
         # Kept, so that the pool is: of a pool without graphs nothing is left.
         self._first = self._graph([lambda: self._values[DTYPES[0]][:8] + 1])
         self._pool = self._first.pool()
+        self._other = torch.ones(ELEMENTS_BETWEEN, device=device)
+        others = 4 * MAX_CALLS
+        graph = self._graph([self._other.neg_] * others)
+        self._other_seconds = _median(_times([graph] * (2 * REPLAYS + 1))) / others
 
     def _calls(self, cell: Cell) -> list[Callable[[], Any]]:
         values = self._values[cell.dtype]
@@ -217,24 +224,42 @@ class Bench:
             graph.capture_end()
         return graph
 
-    def ratio(self, cell: Cell) -> float:
-        """Upstream's time / ours."""
+    def ratios(self, cell: Cell) -> tuple[float, float]:
+        """Upstream's time / ours: alone, and with another kernel behind each layer."""
         calls = self._calls(cell)
+
+        def behind(call: Callable[[], Any]) -> Callable[[], Any]:
+            return lambda: (call(), self._other.neg_())
+
+        both = [behind(call) for call in calls[: max(1, len(calls) // 2)]]
+        return self._ratio(calls, 0.0), self._ratio(both, len(both) * self._other_seconds)
+
+    def _ratio(self, calls: list[Callable[[], Any]], of_others: float) -> float:
+        """The ratio without the seconds that are others'."""
         with aten_ext.disabled():
             upstream = self._graph(calls)
         ours = self._graph(calls)
-        event: Any = torch.cuda.Event
-        marks = [event(enable_timing=True) for _ in range(2 * REPLAYS + 1)]
         upstream.replay()
         ours.replay()
-        marks[0].record()
-        for i in range(REPLAYS):
-            (upstream if i % 2 == 0 else ours).replay()
-            marks[2 * i + 1].record()
-            (ours if i % 2 == 0 else upstream).replay()
-            marks[2 * i + 2].record()
-        marks[-1].synchronize()
-        times = [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
-        of_upstream = [times[2 * i + i % 2] for i in range(REPLAYS)]
-        of_ours = [times[2 * i + 1 - i % 2] for i in range(REPLAYS)]
-        return float(statistics.median(of_upstream) / statistics.median(of_ours))
+        turns = [(upstream, ours) if i % 2 == 0 else (ours, upstream) for i in range(REPLAYS)]
+        times = _times([graph for turn in turns for graph in turn])
+        of_upstream = _median([times[2 * i + i % 2] for i in range(REPLAYS)])
+        of_ours = _median([times[2 * i + 1 - i % 2] for i in range(REPLAYS)])
+        # Where noise leaves nothing of either, no ratio is known: upstream's.
+        return max(of_upstream - of_others, 0.0) / max(of_ours - of_others, 1e-9)
+
+
+def _median(seconds: list[float]) -> float:
+    return float(statistics.median(seconds))
+
+
+def _times(graphs: list[torch.cuda.CUDAGraph]) -> list[float]:
+    """Seconds of a replay of each."""
+    event: Any = torch.cuda.Event
+    marks = [event(enable_timing=True) for _ in range(len(graphs) + 1)]
+    marks[0].record()
+    for graph, mark in zip(graphs, marks[1:], strict=True):
+        graph.replay()
+        mark.record()
+    marks[-1].synchronize()
+    return [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]

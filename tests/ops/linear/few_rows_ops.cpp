@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/tables.h"
@@ -97,26 +99,31 @@ at::Tensor mm_while_tf32_is_allowed(const at::Tensor& mat1, const at::Tensor& ma
 
 namespace {
 
-// From now on the table says that ours is faster by so many percent, whatever the shape. 0: there is no
-// table.
-void pretend_table(int64_t percent) {
+// From now on the tables say that ours is faster by so many percent, whatever the shape; in graphs by others,
+// if they are given. 0: there is no table.
+void pretend_table(int64_t percent, std::optional<int64_t> in_graphs) {
   int64_t cells = 1;
   for (const int64_t size : aten_ext::crossover::kShape) {
     cells *= size;
   }
-  const std::vector<uint8_t> table(static_cast<size_t>(cells), static_cast<uint8_t>(percent));
   const aten_ext::Gpu& gpu = aten_ext::reference_gpu();
-  aten_ext::remove_table(aten_ext::TableFamily::Linear, gpu.name, gpu.multiprocessors);
-  if (percent != 0) {
-    aten_ext::add_table(aten_ext::TableFamily::Linear, gpu.name, gpu.capability, gpu.multiprocessors, true,
-                        table.data(), table.size());
+  using aten_ext::TableFamily;
+  const std::pair<TableFamily, int64_t> all[] = {{TableFamily::Linear, percent},
+                                                 {TableFamily::LinearInGraphs, in_graphs.value_or(percent)}};
+  for (const auto& [family, value] : all) {
+    const std::vector<uint8_t> table(static_cast<size_t>(cells), static_cast<uint8_t>(value));
+    aten_ext::remove_table(family, gpu.name, gpu.multiprocessors);
+    if (value != 0) {
+      aten_ext::add_table(family, gpu.name, gpu.capability, gpu.multiprocessors, true, table.data(),
+                          table.size());
+    }
   }
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_linear, m) {
-  m.def("pretend_table", pretend_table);
+  m.def("pretend_table(int percent, int? in_graphs=None) -> ()", pretend_table);
   m.def(
       "few_rows(Tensor? bias, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1, int epilogue=0, "
       "int[] tiles=[], Tensor? out=None) -> Tensor",

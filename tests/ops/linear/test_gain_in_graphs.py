@@ -1,9 +1,9 @@
-"""Layers that gain less beside a graph's other kernels than the table's graphs of layers alone say."""
+"""Layers in a graph, whose launches do not overlap with those of other kernels: a table of their own."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,11 +12,11 @@ import aten_ext
 import processes
 from aten_ext import _measured_tables as tables
 from gpus import GPUS, pretended_capture
-from made_up_tables import all_of, register
+from made_up_tables import all_of, register, remove
 from paths import TESTS
 
 MADE_UP = tables.Gpu("made-up 132", 90, 132)
-REASON = "too small a gain beside a graph's other kernels"
+REASON = "too small a gain between a graph's other kernels"
 
 pytestmark = pytest.mark.skipif(
     "linear" not in torch.ops.aten_ext.table_families(), reason="built without the linear layers"
@@ -29,7 +29,7 @@ def gpu() -> Iterator[None]:
     torch.ops.aten_ext.pretend_gpu(GPUS["sm_90"].facts, MADE_UP.name)
     yield
     torch.ops.aten_ext.pretend_gpu([])
-    torch.ops.aten_ext.remove_table("linear", MADE_UP.name, 132)
+    remove(MADE_UP.name, 132)
 
 
 def explain(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> aten_ext.Explanation:
@@ -38,32 +38,77 @@ def explain(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> aten_
         return aten_ext.explain("mm", mat1, weight.t(), key="CUDA")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(("m", "k"), [(1, 768), (5, 768), (16, 1024), (33, 1024)])
+def test_each_table_speaks_for_its_calls(m: int, k: int, dtype: torch.dtype) -> None:
+    register(MADE_UP, all_of(200), in_graphs=all_of(90))
+    assert explain(m, 768, k, dtype, captured=False).route == "fused"
+    assert explain(m, 768, k, dtype, captured=True).reason == REASON
+    register(MADE_UP, all_of(90), in_graphs=all_of(200))
+    assert explain(m, 768, k, dtype, captured=False).reason == "shape that upstream multiplies faster"
+    assert explain(m, 768, k, dtype, captured=True).route == "fused"
+    register(MADE_UP, all_of(90))
+    assert explain(m, 768, k, dtype, captured=True).reason == "shape that upstream multiplies faster"
+
+
 @pytest.mark.parametrize(
-    ("m", "n", "k", "dtype", "little", "enough"),
+    ("m", "n", "k", "dtype", "asked"),
     [
-        (1, 768, 768, torch.bfloat16, 130, 180),  # 1.5 to 2.3 us, of which 0.7 are asked
-        (1, 4096, 4096, torch.bfloat16, 107, 111),  # 10 us
-        (12, 768, 768, torch.float16, 130, 180),
-        (32, 1024, 1024, torch.bfloat16, 120, 160),
-        (64, 1024, 1024, torch.bfloat16, 120, 160),
-        (1, 384, 64, torch.float32, 130, 180),
+        (4, 768, 768, torch.bfloat16, 104),  # a cell
+        (5, 768, 768, torch.bfloat16, 104),  # a weight of whole lines
+        (33, 1024, 1024, torch.bfloat16, 115),
+        (5, 768, 776, torch.bfloat16, 122),  # rows of half sectors
+        (5, 1000, 775, torch.bfloat16, 116),  # rows that are no whole vectors
+        (5, 1000, 772, torch.bfloat16, 122),  # of whole eight bytes
+        (33, 512, 1000, torch.float32, 106),
+        (5, 770, 66, torch.float32, 106),
+        (5, 40000, 768, torch.bfloat16, 200),  # beyond the table
     ],
 )
-def test_a_small_gain_is_none_in_a_graph(
-    m: int, n: int, k: int, dtype: torch.dtype, little: int, enough: int
-) -> None:
-    register(MADE_UP, all_of(little))
-    assert explain(m, n, k, dtype, captured=False).route == "fused"
+def test_what_a_layer_in_a_graph_asks_for(m: int, n: int, k: int, dtype: torch.dtype, asked: int) -> None:
+    register(MADE_UP, all_of(255), in_graphs=all_of(asked - 1))
     assert explain(m, n, k, dtype, captured=True).reason == REASON
-    register(MADE_UP, all_of(enough))
+    register(MADE_UP, all_of(255), in_graphs=all_of(asked))
     assert explain(m, n, k, dtype, captured=True).route == "fused"
 
 
-@pytest.mark.parametrize("m", [16, 32, 64])
-def test_many_rows_of_fp32_gain_enough(m: int) -> None:
-    """Upstream's kernels of many rows in fp32 are that much slower."""
-    register(MADE_UP, all_of(130))
-    assert explain(m, 384, 64, torch.float32, captured=True).route == "fused"
+@pytest.mark.gpu
+def test_what_comes_before_a_layer_in_a_graph_counts() -> None:
+    """Behind one of ours a launch overlaps, and behind nothing it may; behind another kernel it does not."""
+    torch.ops.aten_ext.pretend_gpu([])
+    name, capability, multiprocessors = torch.ops.aten_ext.table_gpu(torch.device("cuda", 0))
+    weight = torch.randn(768, 768, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(4, 768, device="cuda", dtype=torch.bfloat16)
+
+    def ran(program: Callable[[torch.Tensor], object]) -> int:
+        program(x)
+        graph = torch.cuda.CUDAGraph()
+        aten_ext.reset_counts()
+        with torch.cuda.graph(graph):
+            program(x)
+        return aten_ext.counts("CUDA")["mm"].ran
+
+    def layers(y: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            y = torch.mm(y, weight.t())
+        return y
+
+    def between(y: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            y = torch.mm(y.neg(), weight.t())
+        return y
+
+    gpu = tables.Gpu(name, capability, multiprocessors)
+    try:
+        register(gpu, all_of(200), in_graphs=all_of(90))
+        assert ran(layers) == 3
+        assert ran(between) == 0
+        assert ran(lambda y: layers(y.neg())) == 0
+        register(gpu, all_of(90), in_graphs=all_of(200))
+        assert ran(between) == 3
+        assert ran(layers) == 0
+    finally:
+        remove(name, multiprocessors)
 
 
 @pytest.mark.gpu

@@ -38,15 +38,16 @@ inline void copy_async_16_or_zero(void* shared, const void* global, bool valid) 
   alignas(16) static const char zeros[16] = {};
   copy_async_16(shared, valid ? global : zeros);
 }
-inline void copy_async_4_or_zero(void* shared, const void* global, int bytes) {
-  static const char zeros[4] = {};
-  if (bytes < 0 || bytes > 4) {
-    device_on_host::fail("cp.async of 4 bytes that reads less than 0 or more than 4");
+template <bool through_l1>
+inline void copy_async_16_first(void* shared, const void* global, int bytes) {
+  static const char zeros[16] = {};
+  if (bytes < 0 || bytes > 16) {
+    device_on_host::fail("cp.async of 16 bytes that reads less than 0 or more than 16");
   }
-  copy_async_4(shared, global);
+  copy_async_16(shared, global);
   const auto read = static_cast<size_t>(bytes);
   async_copies::mine().copies.back() = {shared, global, read};
-  async_copies::mine().copies.push_back({static_cast<char*>(shared) + read, zeros, 4 - read});
+  async_copies::mine().copies.push_back({static_cast<char*>(shared) + read, zeros, 16 - read});
 }
 inline void prefetch_to_l2(const void* /*global*/) {}
 inline void prefetch_bulk_to_l2(const void* global, int bytes) {
