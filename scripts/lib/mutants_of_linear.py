@@ -89,8 +89,22 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers between cells ask for no more",
         "aten_ext/ops/linear/crossover.h",
-        "return std::max(more, of_cell);",
-        "return of_cell;",
+        "return std::max({more, own, is_large(layer) ? kAskedLarge : 0});",
+        "return own;",
+        ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: little depth is that of the first cell",
+        "aten_ext/ops/linear/crossover.h",
+        "layer.k < int64_t{1} << kFirstDepth",
+        "false",
+        ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: a large weight of rows that are no vectors asks for no more",
+        "aten_ext/ops/linear/crossover.h",
+        "return !has_rows_of_vectors(layer) && layer.n * layer.k >= kLarge;",
+        "return false;",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (
@@ -264,7 +278,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: a plan is made that the GPU has no room for",
         "aten_ext/ops/linear/few_rows_plan.h",
-        "return smem_bytes(plan.rows, plan.groups, plan.alone) <= machine.smem_bytes &&",
+        "return smem_bytes(plan.rows, plan.groups, plan.alone, of) <= machine.smem_bytes &&",
         "return",
         ("tests/ops/linear/test_plans.py::test_what_is_chosen_would_launch",),
     ),

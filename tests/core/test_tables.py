@@ -237,7 +237,7 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
         (8, 1000, 1024, torch.bfloat16, 108),  # between cells, and like them
         (9, 1000, 1024, torch.bfloat16, 110),
         (17, 1024, 1024, torch.bfloat16, 112),
-        (33, 1024, 1024, torch.bfloat16, 112),
+        (33, 1024, 1024, torch.bfloat16, 116),
         (17, 1024, 1024, torch.float32, 112),
         (9, 1000, 1040, torch.bfloat16, 112),  # rows of the weight that end within a line
         (17, 1024, 1040, torch.bfloat16, 118),
@@ -258,7 +258,9 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
         (64, 1024, 1002, torch.bfloat16, 112),
         (8, 1024, 1001, torch.float32, 112),
         (17, 1024, 1002, torch.float32, 114),
+        (8, 4097, 4097, torch.bfloat16, 140),  # the same of a large weight
         (64, 20000, 1024, torch.bfloat16, 200),  # beyond the axes
+        (51, 103, 1, torch.float32, 200),
     ],
 )
 def test_what_a_layer_between_cells_asks_of_them(

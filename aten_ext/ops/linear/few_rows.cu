@@ -170,16 +170,15 @@ __device__ __forceinline__ void dot_again(float (&result)[sums], const LinearPar
   }
 }
 
-// Asks for a row of mat1 to come to the L2, by the vectors that it is in.
-template <bool vectors, typename T>
+// Asks for a row of mat1 to come to the L2: the whole vectors of it, which are nearly all of its lines.
+template <typename T>
 __device__ __forceinline__ void prefetch_row(const T* row, int K) {
-  auto begin = reinterpret_cast<uintptr_t>(row);
-  uintptr_t end = begin + static_cast<uintptr_t>(K) * sizeof(T);
-  if constexpr (!vectors) {
-    begin = begin / 16 * 16;
-    end = (end + 15) / 16 * 16;
+  const auto first = reinterpret_cast<uintptr_t>(row);
+  const uintptr_t begin = (first + 15) / 16 * 16;
+  const uintptr_t end = (first + static_cast<uintptr_t>(K) * sizeof(T)) / 16 * 16;
+  if (begin < end) {
+    prefetch_bulk_to_l2(reinterpret_cast<const void*>(begin), static_cast<int>(end - begin));
   }
-  prefetch_bulk_to_l2(reinterpret_cast<const void*>(begin), static_cast<int>(end - begin));
 }
 
 // Grid: for each tile of columns a cluster of `splits` blocks (or one block), each with its part of K.
@@ -207,7 +206,7 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
   W::prefetch(p.mat2, p.mat2_stride, p.N, p.K, first_column, first * G::kDepth, min(count, args.prefetched));
   for (int row = static_cast<int>(blockIdx.x); row < p.M && thread == kThreads - 1;
        row += static_cast<int>(gridDim.x)) {
-    prefetch_row<vectors>(static_cast<const T*>(p.mat1) + row * p.mat1_stride, p.K);
+    prefetch_row(static_cast<const T*>(p.mat1) + row * p.mat1_stride, p.K);
   }
   const int own_column = first_column + partial_sums.column();
   const int first_row = partial_sums.first_row();

@@ -60,7 +60,7 @@ def test_each_table_speaks_for_its_calls(m: int, k: int, dtype: torch.dtype) -> 
         (5, 768, 776, torch.bfloat16, 122),  # rows of half sectors
         (5, 1000, 775, torch.bfloat16, 116),  # rows that are no whole vectors
         (5, 1000, 772, torch.bfloat16, 122),  # of whole eight bytes
-        (33, 512, 1000, torch.float32, 106),
+        (33, 512, 1000, torch.float32, 112),
         (5, 770, 66, torch.float32, 106),
         (5, 40000, 768, torch.bfloat16, 200),  # beyond the table
     ],
@@ -106,7 +106,7 @@ def test_what_comes_before_a_layer_in_a_graph_counts() -> None:
         assert ran(lambda y: layers(y.neg())) == 0
         register(gpu, all_of(90), in_graphs=all_of(200))
         assert ran(between) == 3
-        assert ran(layers) == 0
+        assert ran(layers) == 1, "the second, behind upstream's first"
     finally:
         remove(name, multiprocessors)
 

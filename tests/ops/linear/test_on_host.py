@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+import processes
 from device_on_host import library
 from ops.linear.cases import WHOLE_MATRIX
+from paths import TESTS
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
@@ -155,6 +157,13 @@ def test_rows_of_no_whole_vectors(
     result = few_rows(bias, mat1, mat2, "relu")
     assert_close(result, reference(bias, mat1, mat2, 1, 1, "relu"), k)
     assert torch.equal(result, few_rows(bias, mat1, mat2, "relu")), "the same bits on every run"
+
+
+def test_nothing_beside_operands_is_touched() -> None:
+    """Operands end, or begin, at a page that may not be touched: in a process of its own."""
+    load()  # compiled here, not within the other process' time
+    done = processes.python("-m", "ops.linear.guarded_calls", cwd=TESTS, timeout=300)
+    assert done.stdout == "done\n", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
