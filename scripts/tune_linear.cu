@@ -260,7 +260,7 @@ bool tune_dtype(Dtype dtype, const char* dtype_name, const std::string& text, co
         p.dtype = dtype;
         p.epilogue = Epilogue::ReLU;
         p.mat2_is_transposed = transposed;
-        p.vectors = p.words = true;
+        p.vectors = true;
         right = tune<T>(p, machine, name, memory, weight_bytes, stream) && right;
       }
     }

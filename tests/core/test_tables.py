@@ -258,7 +258,7 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
         (64, 1024, 1002, torch.bfloat16, 112),
         (8, 1024, 1001, torch.float32, 112),
         (17, 1024, 1002, torch.float32, 114),
-        (8, 4097, 4097, torch.bfloat16, 140),  # the same of a large weight
+        (8, 6401, 4097, torch.bfloat16, 140),  # the same of a large weight
         (64, 20000, 1024, torch.bfloat16, 200),  # beyond the axes
         (51, 103, 1, torch.float32, 200),
     ],
