@@ -42,8 +42,7 @@ class WeightTile {
     return transposed ? row : row % 8 * 2 + row / 8;
   }
 
-  // Asks for the first `tiles` tiles to come to the L2, a line at a time. Arguments as
-  // LinearWeight's.
+  // Asks for the first `tiles` tiles to come to the L2, a line at a time. Arguments as LinearWeight's.
   static __device__ __forceinline__ void prefetch(const void* weight, int64_t stride, int N, int K,
                                                   int first_column, int first_k, int tiles) {
     constexpr int kLine = 128 / static_cast<int>(sizeof(T));
