@@ -17,9 +17,7 @@ class LastLaunch {
   template <typename Launch>
   cudaError_t launch(cudaStream_t stream, const Launch& launch) {
     const Captured before = captured(stream);
-    const bool is_behind_last =
-        before.node != nullptr && before.node == last_.node && before.capture == last_.capture;
-    const cudaError_t error = launch(!before.is_active || is_behind_last);
+    const cudaError_t error = launch(!before.is_active || is_last(before));
     if (error == cudaSuccess && before.is_active) {
       last_ = captured(stream);
     }
@@ -30,8 +28,7 @@ class LastLaunch {
   // nobody knows what will come before it.
   bool is_behind_another(cudaStream_t stream) const {
     const Captured before = captured(stream);
-    return before.is_active && before.has_nodes &&
-           (before.node == nullptr || before.node != last_.node || before.capture != last_.capture);
+    return before.is_active && before.has_nodes && !is_last(before);
   }
 
  private:
@@ -42,6 +39,10 @@ class LastLaunch {
     unsigned long long capture = 0;
     cudaGraphNode_t node = nullptr;  // if there is one
   };
+
+  bool is_last(const Captured& before) const {
+    return before.node != nullptr && before.node == last_.node && before.capture == last_.capture;
+  }
 
   static Captured captured(cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SCHEMA = 1
+SCHEMA = 2
 SHIPPED = Path(__file__).parent / "tables"
 
 
@@ -90,7 +90,7 @@ def decode(text: bytes) -> Table:
     try:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise TableError(f"expected schema {SCHEMA}")
+            raise TableError(f"expected schema {SCHEMA}: measure it again")
         gpu = Gpu(**document["gpu"])
         percent = {
             family: _percent(family, packed)

@@ -46,9 +46,22 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             ("tests/ops/linear/test_on_host.py::test_a_captured_launch_overlaps_with_its_own_kind",),
         )
         for whatever, old, new in (
-            ("behind any kernel", "before.node == last_.node &&", ""),
+            ("behind any kernel", "before.node == last_.node && before", "before"),
             ("behind another graph's", " && before.capture == last_.capture;", ";"),
-            ("behind none", "launch(!before.is_active || is_behind_last);", "launch(!before.is_active);"),
+            ("behind none", "launch(!before.is_active || is_last(before));", "launch(!before.is_active);"),
+        )
+    ),
+    *(
+        (
+            f"linear: {whatever} counts as another kernel's",
+            "aten_ext/core/last_launch.h",
+            old,
+            new,
+            ("tests/ops/linear/test_on_host.py::test_what_came_before_in_a_graph",),
+        )
+        for whatever, old, new in (
+            ("a graph's beginning", "before.is_active && before.has_nodes &&", "before.is_active &&"),
+            ("a launch of its own kind", "before.has_nodes && !is_last(before);", "before.has_nodes;"),
         )
     ),
     (
@@ -89,8 +102,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers between cells ask for no more",
         "aten_ext/ops/linear/crossover.h",
-        "return std::max({more, own, is_large(layer) ? kAskedLarge : 0});",
-        "return own;",
+        "return std::max({more, of_cell, is_large(layer) ? kAskedLarge : 0});",
+        "return of_cell;",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (

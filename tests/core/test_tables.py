@@ -358,7 +358,7 @@ def _broken() -> dict[str, bytes]:
     return {
         "not JSON": b"{",
         "a list": b"[]",
-        "another schema": changed(schema=2),
+        "another schema": changed(schema=1),
         "no GPU": changed(gpu={"name": "x"}),
         "another shape": changed(families={"linear": {**linear_table, "shape": [1]}}),
         "not base64": changed(families={"linear": {**linear_table, "percent": "!"}}),

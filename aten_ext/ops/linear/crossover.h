@@ -130,7 +130,7 @@ enum class Likeness : uint8_t {
   RowMajor,     // [k, n]: tiles have short rows
   NoVectors,    // n is no multiple of a vector
   NoRows,       // nor are rows of an operand, and no kernel of upstream's reads 8 bytes at once
-  NoRowsQuads,  // the same of 16 bits, where k is a multiple of 8 bytes: no cell is
+  NoRowsQuads,  // the same of 16 bits (fp32 has none), where k is a multiple of 8 bytes: no cell is
   NoRowsRowMajor,  // the same of [K, N]
 };
 inline constexpr int kLikenesses = 9;
@@ -187,8 +187,10 @@ constexpr bool is_large(const Layer& layer) {
 }
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
+inline constexpr int kAskedUneven = 120;
+inline constexpr int kAskedUnevenNoRows = 145;
 constexpr int asked_if_uneven(const Layer& layer) {
-  return has_rows_of_vectors(layer) ? 120 : 145;
+  return has_rows_of_vectors(layer) ? kAskedUneven : kAskedUnevenNoRows;
 }
 
 // Rows of a layer's tile: 8, 16, 32, 64.
@@ -217,17 +219,13 @@ inline constexpr int kAskedInGraphs[2][kLikenesses][kTiles] = {{{106, 106, 104, 
                                                                 {106, 104, 110, 116},
                                                                 {106, 104, 110, 116},
                                                                 {106, 104, 108, 140}}};
-// By how much less than in the other table a cell itself must show.
-inline constexpr int kSteadier = 3;
-
 // What a layer's cells must show, where a cell itself must show `of_cell`.
 constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
   const auto& of_likeness = (in_graph ? kAskedInGraphs : kAsked)[layer.is_float];
-  const int own = of_cell - (in_graph ? kSteadier : 0);
   const int more = is_beyond(layer) ? kAskedBeyond
-                   : is_cell(layer) ? own
+                   : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
-  return std::max({more, own, is_large(layer) ? kAskedLarge : 0});
+  return std::max({more, of_cell, is_large(layer) ? kAskedLarge : 0});
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.

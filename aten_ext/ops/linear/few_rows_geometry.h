@@ -40,7 +40,8 @@ struct Operands {
   bool vectors;
 };
 
-// A tile of the weight in a stage (weight.cuh, covered_weight.cuh).
+// A tile of the weight in a stage (weight.cuh). Where rows are no whole vectors, they are further apart than
+// they are long (covered_weight.cuh).
 constexpr int weight_stage_bytes(int groups, Operands of) {
   const int size = of.is_float ? 4 : 2;
   const int columns = groups * kColumnsOfGroup;

@@ -1,6 +1,7 @@
 // Plans of the linear layers' kernel for few rows by themselves: without the crossover, or as a test wants
 // them; and a flag that changes between the decision and the run.
 #include <ATen/Context.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -10,6 +11,7 @@
 #include "core/tables.h"
 #include "ops/linear/call.h"
 #include "ops/linear/crossover.h"
+#include "ops/linear/few_rows.h"
 #include "ops/linear/overrides.h"
 #include "ops/linear/rule.h"
 #include "runtime.h"
@@ -120,9 +122,14 @@ void pretend_table(int64_t percent, std::optional<int64_t> in_graphs) {
   }
 }
 
+bool is_behind_another_kernel() {
+  return aten_ext::cuda::is_behind_another_kernel(c10::cuda::getCurrentCUDAStream());
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_linear, m) {
+  m.def("is_behind_another_kernel() -> bool", is_behind_another_kernel);
   m.def("pretend_table(int percent, int? in_graphs=None) -> ()", pretend_table);
   m.def(
       "few_rows(Tensor? bias, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1, int epilogue=0, "

@@ -12,7 +12,7 @@ import torch
 from guarded import guarded
 from ops.linear.test_on_host import few_rows, load
 
-# Rows of every remainder of 16 bytes, one stage of K and several, one block a tile and several.
+# Rows of several remainders of 16 bytes, one stage of K and several, one block a tile and several.
 SHAPES = [
     (1, 17, 33), (2, 24, 40), (5, 503, 65), (8, 1031, 640), (16, 2187, 31), (31, 258, 97), (64, 1543, 66),
     (40, 516, 10), (3, 4001, 7), (9, 1, 5),

@@ -338,6 +338,32 @@ def test_a_captured_launch_overlaps_with_its_own_kind() -> None:
         control.capture(0)
 
 
+def test_what_came_before_in_a_graph() -> None:
+    """Which of the two tables a call asks: that of graphs behind another kernel of one."""
+    load()
+    control = torch.ops.aten_ext_on_host_linear
+
+    def layer() -> None:
+        mm(torch.ones(1, 64), torch.ones(64, 16))
+
+    assert not control.is_behind_another_kernel()
+    try:
+        control.capture(1)
+        assert not control.is_behind_another_kernel(), "nothing came before"
+        layer()
+        assert not control.is_behind_another_kernel(), "one of its own kind did"
+        control.capture(1, other_launches=2)
+        assert control.is_behind_another_kernel()
+        layer()
+        assert not control.is_behind_another_kernel()
+        control.capture(2, other_launches=3)  # as many as the other graph has
+        assert control.is_behind_another_kernel()
+        control.capture(0)
+        assert not control.is_behind_another_kernel(), "a stream does not show it"
+    finally:
+        control.capture(0)
+
+
 @pytest.mark.parametrize(("in_graphs", "handles"), [(90, 1), (200, 0)], ids=["small gain", "large gain"])
 def test_cublas_is_set_up_where_a_graph_takes_it(in_graphs: int, handles: int) -> None:
     """Before a capture: in one it cannot be. Once for each thread, here a new one."""
