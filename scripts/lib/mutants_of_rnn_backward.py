@@ -5,21 +5,79 @@ from __future__ import annotations
 _FOLDER = "aten_ext/ops/rnn/backward"
 _KERNELS = "tests/ops/rnn/backward/test_backward_on_host.py"
 _PLANS = "tests/ops/rnn/backward/test_backward_plans_on_host.py"
+_PIECES = "tests/ops/rnn/training/test_pieces_on_host.py"
+_PACKED = "tests/ops/rnn/training/test_packed_operators_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "rnn: rows that are no whole vectors cost no more in a piece of training",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "constexpr Slowness kOfRaggedRowsInTraining{4, 4};",
+        "constexpr Slowness kOfRaggedRowsInTraining{1, 1};",
+        (f"{_PIECES}::test_padding_that_takes_longer_than_a_piece",),
+    ),
+    (
         "rnn: rows that are no whole vectors cost no more in a piece",
         "aten_ext/ops/rnn/pieces.cpp",
-        "constexpr int64_t kOfRaggedRows = 4;",
-        "constexpr int64_t kOfRaggedRows = 1;",
-        ("tests/ops/rnn/training/test_pieces_on_host.py::test_padding_that_takes_longer_than_a_piece",),
+        "constexpr Slowness kOfRaggedRows{4, 1};",
+        "constexpr Slowness kOfRaggedRows{1, 1};",
+        (f"{_PIECES}::test_padding_that_takes_longer_than_a_piece",),
     ),
     (
         "rnn: products in fp32 cost no more in a piece",
         "aten_ext/ops/rnn/pieces.cpp",
-        "constexpr int64_t kOfFloats = 8;",
-        "constexpr int64_t kOfFloats = 1;",
-        ("tests/ops/rnn/training/test_pieces_on_host.py::test_padding_that_takes_longer_than_a_piece",),
+        "constexpr Slowness kOfFloats{8, 24};",
+        "constexpr Slowness kOfFloats{1, 1};",
+        (f"{_PIECES}::test_padding_that_takes_longer_than_a_piece",),
+    ),
+    (
+        "rnn: a backward takes pieces by the TF32 that is allowed then",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "constexpr bool kTf32Allowed = true;",
+        "const bool kTf32Allowed = problem.tf32_allowed;",
+        (f"{_PIECES}::test_a_backward_finds_the_pieces_of_its_forward",),
+    ),
+    (
+        "rnn: a piece more costs nothing",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "const int64_t rows = steps * batch + of_piece + least[end];",
+        "const int64_t rows = steps * batch + least[end];",
+        (f"{_PIECES}::test_pieces_of_least_time",),
+    ),
+    (
+        "rnn: pieces begin at every other end of rows",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "const int64_t apart = ceil_div(ends, kMostBegins);",
+        "const int64_t apart = 2;",
+        (f"{_PIECES}::test_pieces_of_least_time",),
+    ),
+    (
+        "rnn: a piece has as many rows in fewer groups",
+        "aten_ext/ops/rnn/groups.h",
+        "return static_cast<int>(ceil_div(fewer, ceil_div(batch, int64_t{rows})));",
+        "return fewer > 0 && batch > 0 ? rows : 0;",
+        (f"{_PIECES}::test_rows_of_a_piece_are_spread_over_as_many_groups",),
+    ),
+    (
+        "rnn: each piece of a packed sequence has a product of its own",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "return problem.sequence.is_packed() && pieces.size() > 1 &&",
+        "return false && problem.sequence.is_packed() && pieces.size() > 1 &&",
+        (f"{_PACKED}::test_a_forward_alone_in_pieces",),
+    ),
+    (
+        "rnn: all pieces read the first one's projections",
+        "aten_ext/ops/rnn/layer_recurrence.cpp",
+        "rows_before_ += piece.rows();",
+        "",
+        (f"{_PACKED}::test_a_forward_alone_in_pieces",),
+    ),
+    (
+        "rnn: packed sequences in training mode go by training's rules alone",
+        "aten_ext/ops/rnn/cudnn_facts.h",
+        "return problem.sequence.is_packed() && !problem.differentiated && is_in(kKeptPacked, problem);",
+        "return problem.sequence.is_packed() && !problem.train && is_in(kKeptPacked, problem);",
+        ("tests/ops/rnn/test_rules.py::test_packed_sequences_in_training_mode_without_gradients",),
     ),
     (
         "rnn backward: parts of other blocks of a cluster are not waited for",

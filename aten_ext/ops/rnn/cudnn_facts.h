@@ -86,7 +86,7 @@ constexpr LayersInRanges kKeptOnChip[] = {
 // Two directions of fewer rows take upstream twice as long, ours not.
 constexpr double kRowsOfTwoDirections = 65;
 
-// Packed sequences of several lengths in inference: few steps with large products.
+// Packed sequences of several lengths without gradients: few steps with large products.
 constexpr LayersInRanges kKeptPacked[] = {
     {kLstm, kAnyDtype, kAny, kAny, at_most(8), kAny, kAny, kAny, kAny, at_least(110)},
     {kLstm, kBf16, kAny, kAny, at_most(12), kAny, kAny, kAny, kAny, at_least(300)},
@@ -94,6 +94,9 @@ constexpr LayersInRanges kKeptPacked[] = {
     // Stacks: cuDNN runs layers beside one another.
     {kLstm | kRnn, kFp32 | kFp16, kAny, kSeveral, {4, 4}},
     {kLstm, kBf16, kAny, at_least(3), {3, 4}},
+    {kAnyCell, kFp32, kOne, kSeveral, at_most(8), kAny, kAny, kAny, kAny, at_least(18)},
+    {kAnyCell, kFp32, kOne, kSeveral, at_most(6), kAny, kAny, kAny, at_least(100), kAny, kAny, at_least(3)},
+    {kRnn, kFp32, kOne, kAny, at_most(6), at_least(256), at_least(64)},
     {kGru | kLstm, kFp32, kAny, kAny, at_most(6), kAny, kAny, kAny, kAny, at_least(13)},
     {kGru, k16Bits, kAny, kAny, at_most(8), kAny, kAny, at_least(1000), kAny, kAny, kAny, at_least(5)},
     // Of more steps a piece more costs less than what upstream's steps take.
@@ -108,7 +111,7 @@ constexpr LayersInRanges kStatic[] = {
 };
 
 inline bool is_kept_packed(const RnnProblem& problem) {
-  return problem.sequence.is_packed() && !problem.train && is_in(kKeptPacked, problem);
+  return problem.sequence.is_packed() && !problem.differentiated && is_in(kKeptPacked, problem);
 }
 
 inline bool is_static(const RnnProblem& problem) {

@@ -17,6 +17,12 @@
 namespace aten_ext::cuda {
 namespace {
 
+// A sequence as a matrix of rows for one GEMM, and where the row of a step and a batch row is.
+struct Rows {
+  at::Tensor matrix;  // [steps * batch, features]
+  int64_t step, row;  // in rows
+};
+
 Rows as_rows(const at::Tensor& sequence, Layout layout) {
   const int64_t steps = sequence.size(0);
   const int64_t batch = sequence.size(1);
@@ -78,9 +84,11 @@ class LayerRecurrence {
       : layer_(layer),
         problem_(layer.problem()),
         pieces_(layer.plan.pieces),
-        gates_(problem_.gates() * problem_.hidden) {
+        gates_(problem_.gates() * problem_.hidden),
+        together_(are_projected_together(problem_, pieces_)) {
+    const int64_t rows = together_ ? rows_of(pieces_) : most_rows_of(pieces_);
     if (layer.packed != nullptr) {
-      padded_.emplace(layer, pieces_);
+      padded_.emplace(layer, rows, most_rows_of(pieces_));
     }
     p_.directions = problem_.directions;
     p_.cell = problem_.cell;
@@ -97,8 +105,8 @@ class LayerRecurrence {
       p_.direction[direction].b_ih = weights.b_ih;
       p_.direction[direction].b_hh = weights.b_hh;
     }
-    memory_ = at::detail::empty_cuda({projection_elements(most_rows_of(pieces_), gates_, p_.directions)},
-                                     at::kFloat, layer.y.device(), std::nullopt);
+    memory_ = at::detail::empty_cuda({projection_elements(rows, gates_, p_.directions)}, at::kFloat,
+                                     layer.y.device(), std::nullopt);
     if (layer.plan.recurrence.words > 0) {
       // Of this call alone: two streams, two threads or two replays of different graphs share none of it.
       words_ = at::empty({layer.plan.recurrence.words}, layer.y.options().dtype(at::kLong));
@@ -107,6 +115,11 @@ class LayerRecurrence {
   }
 
   cudaError_t operator()() {
+    if (together_) {
+      if (const cudaError_t error = project_all(); error != cudaSuccess) {
+        return error;
+      }
+    }
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const bool last = i + 1 == pieces_.size();
       if (!last || padded_.has_value()) {  // hy of a packed sequence is packed with its output
@@ -129,11 +142,6 @@ class LayerRecurrence {
     p_.steps = piece.steps;
     p_.batch = static_cast<int>(piece.batch);
     p_.plan = of_fewer_rows(problem_, layer_.plan.recurrence, piece.batch);
-    if (padded_.has_value()) {
-      if (const cudaError_t error = padded_->pad(piece); error != cudaSuccess) {
-        return error;
-      }
-    }
     const float* projected[2] = {};
     if (const cudaError_t error = project(piece, projected); error != cudaSuccess) {
       return error;
@@ -163,15 +171,48 @@ class LayerRecurrence {
                                                                    : cudaSuccess;
   }
 
+  // The input of all pieces, one behind the other, in one product.
+  cudaError_t project_all() {
+    int64_t row = 0;
+    for (const Piece& piece : pieces_) {
+      if (const cudaError_t error = padded_->pad(piece, row); error != cudaSuccess) {
+        return error;
+      }
+      row += piece.rows();
+    }
+    return project_padded(row, all_projected_);
+  }
+
+  cudaError_t project_padded(int64_t rows, const float* (&projected)[2]) {
+    projection_.rows[0] = padded_->rows(0, rows);
+    projection_.rows[1] = p_.directions == 2 ? padded_->rows(1, rows) : projection_.rows[0];
+    return project_input(projection_, memory_, projected, layer_.stream);
+  }
+
   cudaError_t project(const Piece& piece, const float* (&projected)[2]) {
-    const auto rows_of = [&](int direction) {
-      return padded_.has_value() ? padded_->rows(direction) : rows_of_piece(layer_, direction, piece);
-    };
-    const Rows rows = rows_of(0);
-    const bool same_rows = p_.directions == 1 || (piece.steps == problem_.sequence.steps &&
-                                                  !padded_.has_value() && !layer_.has_two_inputs());
+    if (!padded_.has_value()) {
+      return project_steps(piece, projected);
+    }
+    padded_->take(piece);
+    p_.projection_step = piece.batch * gates_;
+    p_.projection_row = gates_;
+    if (together_) {
+      for (int direction = 0; direction < p_.directions; ++direction) {
+        projected[direction] = all_projected_[direction] + rows_before_ * gates_;
+      }
+      rows_before_ += piece.rows();
+      return cudaSuccess;
+    }
+    const cudaError_t error = padded_->pad(piece, 0);
+    return error != cudaSuccess ? error : project_padded(piece.rows(), projected);
+  }
+
+  cudaError_t project_steps(const Piece& piece, const float* (&projected)[2]) {
+    const Rows rows = rows_of_piece(layer_, 0, piece);
+    const bool same_rows =
+        p_.directions == 1 || (piece.steps == problem_.sequence.steps && !layer_.has_two_inputs());
     projection_.rows[0] = rows.matrix;
-    projection_.rows[1] = same_rows ? rows.matrix : rows_of(1).matrix;
+    projection_.rows[1] = same_rows ? rows.matrix : rows_of_piece(layer_, 1, piece).matrix;
     p_.projection_step = rows.step * gates_;
     p_.projection_row = rows.row * gates_;
     return project_input(projection_, memory_, projected, layer_.stream);
@@ -233,6 +274,9 @@ class LayerRecurrence {
   const RnnProblem& problem_;
   const std::vector<Piece>& pieces_;
   const int64_t gates_;  // of a row
+  const bool together_;  // the input of all pieces is projected before the first
+  const float* all_projected_[2] = {};
+  int64_t rows_before_ = 0;  // of the pieces that are done
   std::optional<PaddedPiece> padded_;
   RecurrenceParams p_{};
   InputProjection projection_{};

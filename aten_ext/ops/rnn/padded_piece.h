@@ -1,4 +1,5 @@
-// Of a packed sequence: a piece of a layer's input, for each direction, and of what it puts out, padded.
+// Of a packed sequence: the pieces of a layer's input, for each direction, one at a time or all, and one of
+// what it puts out, padded.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,7 +7,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "core/math.h"
 #include "ops/rnn/layer_call.h"
@@ -14,22 +14,16 @@
 
 namespace aten_ext::cuda {
 
-// A sequence as a matrix of rows for one GEMM, and where the row of a step and a batch row is.
-struct Rows {
-  at::Tensor matrix;  // [steps * batch, features]
-  int64_t step, row;  // in rows
-};
-
 class PaddedPiece {
  public:
-  PaddedPiece(const LayerCall& layer, const std::vector<Piece>& pieces) : layer_(layer) {
+  // `rows`: of the input that exist at once.
+  PaddedPiece(const LayerCall& layer, int64_t rows, int64_t rows_of_piece) : layer_(layer) {
     const RnnProblem& problem = layer.problem();
-    const int64_t rows = most_rows_of(pieces);
     x_[0] = layer.input[0].stride(1) == 1 ? layer.input[0] : layer.input[0].contiguous();
     x_[1] = layer.has_two_inputs() ? layer.input[1] : x_[0];  // what dropout left is contiguous
     apart_ = round_up(rows * features(), int64_t{128});  // so that each begins at a multiple of 256 bytes
     input_ = at::empty({problem.directions, apart_}, x_[0].options());
-    y_ = at::empty({rows, problem.directions * problem.hidden}, x_[0].options());
+    y_ = at::empty({rows_of_piece, problem.directions * problem.hidden}, x_[0].options());
   }
 
   // Of the piece: [steps, batch, directions * hidden], contiguous.
@@ -40,24 +34,26 @@ class PaddedPiece {
   int64_t apart() const {
     return apart_;
   }
-  cudaError_t pad(const Piece& piece) {
-    rows_ = piece.rows();
-    batch_ = piece.batch;
+  // Which piece hold() and pack() are about.
+  void take(const Piece& piece) {
     of_ = packed_steps(layer_.packed->rows, piece);
+  }
+  // The piece's input, to rows from `row` on.
+  cudaError_t pad(const Piece& piece, int64_t row) const {
     return launch_pad(layer_.packed->rows,
                       {{x_[0].const_data_ptr(), x_[1].const_data_ptr()},
                        x_[0].stride(0),
-                       input_.mutable_data_ptr(),
+                       static_cast<char*>(input_.mutable_data_ptr()) + row * features() * y_.element_size(),
                        apart_,
                        features(),
                        static_cast<int>(y_.element_size()),
                        layer_.problem().directions,
-                       of_},
+                       packed_steps(layer_.packed->rows, piece)},
                       layer_.stream);
   }
-  Rows rows(int64_t direction) const {
-    const at::Tensor elements = input_.select(0, direction).narrow(0, 0, rows_ * features());
-    return {elements.view({rows_, features()}), batch_, 1};
+  // The first rows of a direction's input.
+  at::Tensor rows(int64_t direction, int64_t count) const {
+    return input_.select(0, direction).narrow(0, 0, count * features()).view({count, features()});
   }
   // To the layer's output, and its part of hy.
   cudaError_t pack() const {
@@ -89,8 +85,6 @@ class PaddedPiece {
   at::Tensor input_, y_;
   int64_t apart_;
   PackedSteps of_{};
-  int64_t rows_ = 0;
-  int64_t batch_ = 0;
 };
 
 }  // namespace aten_ext::cuda

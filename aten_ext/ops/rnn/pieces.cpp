@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/math.h"
+#include "ops/rnn/cudnn_facts.h"
 #include "ops/rnn/problem.h"
 #include "ops/rnn/training/sizes.h"
 
@@ -19,6 +20,20 @@ constexpr int64_t kAtOnce[] = {8, 6, 10, 13};
 constexpr int64_t kParts = 16;
 // The part of what the rows themselves take that is too little to be worth a piece more.
 constexpr int64_t kSmallPart = 16;
+// Steps at which a piece may begin, at most, where the least time is looked for: a call waits for that.
+constexpr int64_t kMostBegins = 48;
+
+// So many multiply-adds on tensor cores, by whole vectors, take as long as one of the product with W_ih, and
+// one of those with W_hh, which in fp32 no launch shares with so many rows.
+struct Slowness {
+  int64_t input, hidden;
+};
+constexpr Slowness kOnTensorCores{1, 1};
+constexpr Slowness kOfFloats{8, 24};
+constexpr Slowness kOfRaggedRows{4, 1};  // of 16 bits, that are no whole vectors
+// In training most of what a row costs is in GEMMs, and in fp32 there is a second recurrence.
+constexpr Slowness kOfFloatsInTraining{4, 24};
+constexpr Slowness kOfRaggedRowsInTraining{4, 4};
 
 bool is_full(const Sequence& sequence, int64_t first, int64_t steps) {
   return rows_of_step(sequence, first + steps - 1) == rows_of_step(sequence, first);
@@ -65,6 +80,54 @@ std::vector<Piece> pieces_within(const Sequence& sequence, const Bounds& bounds)
   return pieces;
 }
 
+// Steps at which rows end, the first of all too: a piece that began elsewhere would have rows for nothing. Of
+// many only some.
+std::vector<int64_t> begins_of(const Sequence& sequence) {
+  int64_t ends = 1;
+  for (int64_t step = 1; step < sequence.steps; ++step) {
+    ends += rows_of_step(sequence, step) < rows_of_step(sequence, step - 1) ? 1 : 0;
+  }
+  const int64_t apart = ceil_div(ends, kMostBegins);
+  std::vector<int64_t> begins;
+  int64_t end = 0;
+  for (int64_t step = 0; step < sequence.steps; ++step) {
+    if (step == 0 || rows_of_step(sequence, step) < rows_of_step(sequence, step - 1)) {
+      if (end++ % apart == 0) {
+        begins.push_back(step);
+      }
+    }
+  }
+  return begins;
+}
+
+// Those of which rows, and `of_piece` more for each piece, are the fewest.
+std::vector<Piece> pieces_of_least_time(const Sequence& sequence, int64_t of_piece) {
+  const std::vector<int64_t> begins = begins_of(sequence);
+  // By the first piece's begin: what it and all after it take, and where the next begins.
+  const size_t count = begins.size();
+  std::vector<int64_t> least(count + 1, 0);
+  std::vector<size_t> next(count);
+  for (size_t i = count; i-- > 0;) {
+    const int64_t batch = rows_of_step(sequence, begins[i]);
+    for (size_t end = count; end > i; --end) {
+      const int64_t steps = (end == count ? sequence.steps : begins[end]) - begins[i];
+      const int64_t rows = steps * batch + of_piece + least[end];
+      if (end == count || rows < least[i]) {
+        least[i] = rows;
+        next[i] = end;
+      }
+    }
+  }
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < count; i = next[i]) {
+    const int64_t steps = (next[i] == count ? sequence.steps : begins[next[i]]) - begins[i];
+    pieces.push_back(
+        {begins[i], steps, rows_of_step(sequence, begins[i]), is_full(sequence, begins[i], steps), {}});
+  }
+  place(pieces);
+  return pieces;
+}
+
 // Bytes of a row in all that a forward saves.
 int64_t saved_bytes(const RnnProblem& problem) {
   const int64_t units = problem.layers * problem.directions * problem.hidden;
@@ -92,25 +155,38 @@ struct RowBytes {
   int64_t kept, at_once;
 };
 
-// Multiply-adds of a row of the widest layer.
-int64_t products_of_row(const RnnProblem& problem) {
-  return problem.directions * problem.gates() * problem.hidden * (problem.input() + problem.hidden);
+// Multiply-adds of a row of the widest layer, as so many on tensor cores.
+int64_t products_of_row(const RnnProblem& problem, const Slowness& slowness) {
+  return problem.directions * problem.gates() * problem.hidden *
+         (problem.input() * slowness.input + problem.hidden * slowness.hidden);
 }
 
-// `slowness`: so many multiply-adds on tensor cores, by whole vectors, take as long as one of the problem's.
+// Whether the recurrence multiplies in fp32.
+bool is_in_floats(const RnnProblem& problem, bool tf32_allowed) {
+  return !problem.is_16_bits() && !(tf32_allowed && problem.has_vectors() &&
+                                    has_tf32_state(problem.cell, problem.sequence.batch, problem.hidden));
+}
+
+bool is_ragged(const RnnProblem& problem) {
+  return problem.is_16_bits() && !problem.has_vectors();
+}
+
 std::vector<Piece> fewest_within(const RnnProblem& problem, RowBytes of_row, int64_t most,
-                                 const PieceLimits& limits, int64_t slowness) {
+                                 const PieceLimits& limits, const Slowness& slowness) {
   const Sequence& sequence = problem.sequence;
   std::vector<Piece> fewest = chunks_of(sequence, sequence.steps);
   const int64_t rows = sequence.rows();
   const int64_t padding = rows_of(fewest) - rows;
-  const int64_t worth_a_piece = limits.products / (products_of_row(problem) * slowness);
+  const int64_t worth_a_piece = limits.products / products_of_row(problem, slowness);
   const auto bytes = [&](const std::vector<Piece>& pieces) {
     return (rows_of(pieces) - rows) * of_row.kept + most_rows_of(pieces) * of_row.at_once;
   };
   int64_t least = bytes(fewest);
   if (least <= most && padding <= worth_a_piece) {
     return fewest;
+  }
+  if (std::vector<Piece> pieces = pieces_of_least_time(sequence, worth_a_piece); bytes(pieces) <= most) {
+    return pieces;
   }
   if (of_row.kept == 0) {
     return pieces_within(sequence, {padding, most / of_row.at_once, limits.steps, worth_a_piece});
@@ -166,10 +242,10 @@ std::vector<Piece> pieces_of_forward_alone(const RnnProblem& problem) {
   const int64_t units = problem.directions * problem.hidden * (problem.is_16_bits() ? 2 : 4);
   const int64_t of_upstream = sequence.rows() * (problem.gates() + 1) * units;
   const PieceLimits& limits = problem.of_forward;
-  constexpr int64_t kOfFloats = 8;
-  const bool is_slow = !problem.is_16_bits() && !problem.tf32_allowed;
   return fewest_within(problem, {0, bytes_of_forward(problem)}, limits.bytes + of_upstream, limits,
-                       is_slow ? kOfFloats : 1);
+                       is_in_floats(problem, problem.tf32_allowed) ? kOfFloats
+                       : is_ragged(problem)                        ? kOfRaggedRows
+                                                                   : kOnTensorCores);
 }
 
 std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved) {
@@ -180,11 +256,13 @@ std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved) {
   const RowBytes of_row{saved ? saved_bytes(problem) : 0, bytes_at_once(problem, saved)};
   const int64_t of_rows = sequence.rows() * (of_row.kept + of_row.at_once);
   const PieceLimits& limits = problem.in_training;
-  // Most of a row that does not exist is a GEMM's time, which grows where rows are no whole vectors.
-  constexpr int64_t kOfRaggedRows = 4;
-  const bool is_slow = problem.is_16_bits() && !problem.has_vectors();
+  // A backward reads what the forward saved by pieces, and may find another setting of TF32: both go by the
+  // default.
+  constexpr bool kTf32Allowed = true;
   return fewest_within(problem, of_row, std::max(limits.bytes, of_rows / kSmallPart), limits,
-                       is_slow ? kOfRaggedRows : 1);
+                       is_in_floats(problem, kTf32Allowed) ? kOfFloatsInTraining
+                       : is_ragged(problem)                ? kOfRaggedRowsInTraining
+                                                           : kOnTensorCores);
 }
 
 std::vector<Piece> cut(const std::vector<Piece>& pieces, int64_t steps) {
@@ -201,6 +279,12 @@ std::vector<Piece> cut(const std::vector<Piece>& pieces, int64_t steps) {
     }
   }
   return parts;
+}
+
+bool are_projected_together(const RnnProblem& problem, const std::vector<Piece>& pieces) {
+  const PieceLimits& limits = problem.train ? problem.in_training : problem.of_forward;
+  return problem.sequence.is_packed() && pieces.size() > 1 &&
+         rows_of(pieces) * bytes_of_forward(problem) <= limits.bytes;
 }
 
 int64_t rows_of(const std::vector<Piece>& pieces) {

@@ -9,6 +9,7 @@
 #include "core/math.h"
 #include "ops/rnn/few_products.h"
 #include "ops/rnn/few_steps_facts.h"
+#include "ops/rnn/groups.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
@@ -417,6 +418,13 @@ Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence
   RnnProblem fewer = problem;
   fewer.sequence.batch = batch;
   Recurrence r = recurrence;
+  if (r.math == Math::Fma) {
+    r.rows = rows_in_as_many_groups(problem.sequence.batch, recurrence.rows, batch);
+    if (choose_kernel(fewer, r)) {
+      return r;
+    }
+    r = recurrence;
+  }
   (void)choose_kernel(fewer, r);  // it took more of such groups
   return r;
 }

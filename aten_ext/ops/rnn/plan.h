@@ -90,8 +90,9 @@ std::vector<Piece> pieces_of_forward(const RnnPlan& plan);
 // The reason why the plan's pieces have too much padding; or nullptr.
 const char* decline_padding(const RnnPlan& plan);
 
-// A recurrence for the first rows of the batch: fewer groups of as many rows, by the same kernel. With other
-// groups the last bit of a sum in TF32 could differ.
+// A recurrence for the first rows of the batch, by the same kernel: with multiply-adds in as many groups, and
+// on tensor cores in fewer groups of as many rows. With other groups the last bit of a sum in TF32 could
+// differ.
 Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence, int64_t batch);
 
 // Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.

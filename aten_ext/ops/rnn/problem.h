@@ -15,15 +15,15 @@ struct _cudnn_rnn;
 namespace aten_ext::cuda {
 
 // Up to here a packed sequence is padded in one piece (pieces.h): bytes beyond those of its rows; and
-// multiply-adds of rows that do not exist, which take about twice as long as a piece more. Of the pieces that
+// multiply-adds of rows that do not exist, which take about as long as a piece more. Of the pieces that
 // memory asks for each but the first has so many steps at least.
 struct PieceLimits {
   int64_t bytes, steps, products;
 };
-constexpr PieceLimits kPiecesInTraining{int64_t{32} << 20, 12, 5'000'000'000};
+constexpr PieceLimits kPiecesInTraining{int64_t{32} << 20, 12, 2'500'000'000};
 // Of a forward that saves nothing. Beside its outputs upstream was seen to take 48 MiB and more, and gates
 // and a state for each row in the tensors' dtype.
-constexpr PieceLimits kPiecesOfForward{int64_t{64} << 20, 32, 2'000'000'000};
+constexpr PieceLimits kPiecesOfForward{int64_t{64} << 20, 32, 1'000'000'000};
 
 // Whether rows of the input and of the state are whole vectors of 16 bytes.
 constexpr bool are_vectors(bool sixteen_bits, int64_t input, int64_t hidden) {

@@ -120,10 +120,44 @@ def test_packed_sequences_of_one_row_longer_than_the_others() -> None:
     assert packed([160] + [1] * 5, 233, **half) == "", "fewer than 1,000 rows"
     assert packed([200] + [1] * 8, 233, **half) == "", "nine steps"
     assert packed([200, 100] + [1] * 4, 233, **half) == "", "less padding"
+    lstm: dict[str, Any] = {"mode": LSTM, "train": True, "layers": 2, "dtype": torch.float16}
+    assert packed([42] + [8] * 20, 605, **lstm) == trained  # 4 * 605 * (605 + 605) weights
+    assert packed([41] + [6] * 15, 605, **lstm) == trained, "16 steps, by another line"
+    assert packed([40] + [7] * 20, 605, **lstm) == packed([42] + [8] * 24, 605, **lstm) == ""
+    assert packed([42] + [11] * 20, 605, **lstm) == "", "less padding"
     rnn: dict[str, Any] = {"mode": TANH, "train": True}
     assert packed([100] + [1] * 10, 133, **rnn) == trained
     assert packed([90] + [1] * 10, 133, **rnn) == ""
     assert packed([100] + [1] * 12, 133, **rnn) == ""
+
+
+def test_packed_stacks_of_few_steps_in_fp32() -> None:
+    """Upstream runs layers beside one another, and a step of one row as products with a vector."""
+    less = "packed sequence that upstream runs in less time"
+    stack: dict[str, Any] = {"layers": 2}
+    # 3 * 250 * (250 + 250) weights
+    assert packed([48] * 3 + [47] * 5, 250, **stack) == less
+    assert packed([47] * 3 + [46] * 5, 250, **stack) == ""
+    assert packed([48] * 3 + [47] * 6, 250, **stack) == "", "nine steps"
+    assert packed([48] * 3 + [47] * 5, 250, inputs=250) == "", "one layer"
+    assert packed([24] * 3 + [23] * 5, 250, bidirectional=True, inputs=250) == ""
+    assert packed([144] * 3 + [143] * 5, 250, mode=TANH, **stack) == less
+    assert packed([143] * 3 + [142] * 5, 250, mode=TANH, **stack) == ""
+    # One long row, and others of a third of its steps at most.
+    assert packed([9, 9] + [1] * 4, 136, **stack) == packed([9, 3] + [1] * 4, 129, **stack) == ""
+    assert packed([9, 3] + [1] * 4, 136, **stack) == less
+    assert packed([9, 3] + [1] * 5, 136, **stack) == ""
+    rnn: dict[str, Any] = {"mode": TANH, "inputs": 80}
+    assert packed([64] * 5 + [63], 256, **rnn) == less
+    assert packed([64] * 5 + [63], 255, **rnn) == packed([63] * 5 + [62], 256, **rnn) == ""
+    assert packed([64] * 6 + [63], 256, **rnn) == ""
+
+
+def test_packed_sequences_in_training_mode_without_gradients() -> None:
+    """They take the rules of a forward alone: a frozen layer may well be in that mode."""
+    less = "packed sequence that upstream runs in less time"
+    assert packed([47] + [1] * 15, 512, train=True) == less
+    assert packed([47] + [1] * 16, 512, train=True) == ""
 
 
 ON_CHIP = "layer that cuDNN keeps on the chip"

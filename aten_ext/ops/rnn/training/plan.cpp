@@ -8,6 +8,7 @@
 #include "core/gpu.h"
 #include "core/math.h"
 #include "ops/rnn/few_products.h"
+#include "ops/rnn/groups.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/training/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
@@ -173,6 +174,13 @@ RecurrenceBackward of_fewer_rows(const RnnProblem& problem, const RecurrenceBack
   }
   const RecurrenceBackwardSizes sizes{problem.sequence.steps, batch, problem.hidden, problem.directions};
   RecurrenceBackward r = recurrence;
+  if (r.math == Math::Fma) {
+    r.rows = rows_in_as_many_groups(problem.sequence.batch, recurrence.rows, batch);
+    if (choose_backward_kernel(sizes, problem.cell, problem.dtype, r)) {
+      return r;
+    }
+    r = recurrence;
+  }
   (void)choose_backward_kernel(sizes, problem.cell, problem.dtype, r);  // it took more of such groups
   return r;
 }

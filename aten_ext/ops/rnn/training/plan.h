@@ -44,7 +44,7 @@ RnnBackwardPlan plan_rnn_backward(const RnnProblem& problem, const Wanted& wante
 // The pieces that a backward goes through, from the last to the first.
 std::vector<Piece> pieces_of_backward(const RnnBackwardPlan& plan);
 
-// A recurrence for the first rows of the batch: fewer groups of as many rows, by the same kernel.
+// A recurrence for the first rows of the batch, by the same kernel (ops/rnn/plan.h).
 RecurrenceBackward of_fewer_rows(const RnnProblem& problem, const RecurrenceBackward& recurrence,
                                  int64_t batch);
 

@@ -126,6 +126,8 @@ constexpr LayersInRanges kKeptPackedInTraining[] = {
     {kAnyCell, k16Bits, kAny, kAny, at_most(10), kAny, kAny, kAny, kAny, at_least(55)},
     {kAnyCell, k16Bits, kAny, kAny, at_most(16), kAny, kAny, kAny, kAny, at_least(55), kAny, at_least(4.5)},
     {kAnyCell, k16Bits, kAny, kSeveral, at_most(10), kAny, kAny, kAny, kAny, at_least(5)},
+    without_vectors(
+        {kLstm, k16Bits, kOne, kSeveral, {17, 24}, kAny, kAny, kAny, kAny, at_least(120), kAny, at_least(4)}),
     {kAnyCell, kBf16, kAny, kAny, at_most(9), kAny, kAny, kAny, kAny, at_least(8)},
     {kAnyCell, kFp32, kAny, kAny, at_most(7), kAny, kAny, kAny, kAny, at_least(9)},
     {kRnn, kFp32, kAny, kAny, at_most(12), kAny, kAny, at_least(1000), kAny, kAny, kAny, at_least(5)},

@@ -27,6 +27,8 @@ int64_t draws_left = 1 << 30;
 
 // What of memory, and how few steps, a piece of a packed sequence may have: nothing, so that all are cut.
 constexpr aten_ext::cuda::PieceLimits kSmallPieces{-1, 1, std::numeric_limits<int64_t>::max()};
+// The same by time: padding takes longer than a piece, and there is memory for the input of all at once.
+constexpr aten_ext::cuda::PieceLimits kShortPieces{int64_t{1} << 40, 1, 0};
 
 }  // namespace
 
@@ -142,7 +144,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const at::Tensor& input, at::TensorList weight, int64_t weight_stride0, const at::Tensor& weight_buf,
     const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, int64_t hidden, int64_t layers,
     bool bidirectional, at::IntArrayRef batch_sizes, bool saves, double dropout,
-    const std::optional<at::Tensor>& dropout_state, int64_t chunk, bool small_pieces) {
+    const std::optional<at::Tensor>& dropout_state, int64_t chunk, bool small_pieces, bool short_pieces) {
   const std::optional<at::Tensor> buffer(weight_buf);
   const args::_cudnn_rnn a{
       input, weight,  weight_stride0, buffer,        hx,          cx,           mode, hidden, 0, layers,
@@ -152,6 +154,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   TORCH_CHECK(reason == nullptr, reason);
   if (small_pieces) {
     problem.in_training = problem.of_forward = kSmallPieces;
+  } else if (short_pieces) {
+    problem.in_training = problem.of_forward = kShortPieces;
   }
   const Choice<RnnPlan> choice = plan_rnn(problem, gpu_of(c10::Device(c10::kMeta)));
   TORCH_CHECK(choice.reason() == nullptr, choice.reason());
@@ -239,8 +243,9 @@ std::vector<std::vector<int64_t>> numbers_of(const std::vector<Piece>& pieces) {
 // The first step, steps and rows of each piece of a packed sequence of an LSTM in fp32, or fp16, and where
 // its directions lie.
 std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hidden, int64_t layers,
-                                         bool saved, int64_t bytes, int64_t steps, bool half) {
+                                         bool saved, int64_t bytes, int64_t steps, bool half, bool tf32) {
   RnnProblem problem = packed_lstm(batch_sizes, hidden, layers);
+  problem.tf32_allowed = tf32;
   problem.dtype = half ? Dtype::Half : Dtype::Float;
   if (bytes >= 0) {
     problem.in_training.bytes = bytes;
@@ -250,8 +255,31 @@ std::vector<std::vector<int64_t>> pieces(at::IntArrayRef batch_sizes, int64_t hi
 }
 
 // The same of a forward that saves nothing.
-std::vector<std::vector<int64_t>> pieces_alone(at::IntArrayRef batch_sizes, int64_t hidden) {
-  return numbers_of(pieces_of_forward_alone(packed_lstm(batch_sizes, hidden, 1)));
+std::vector<std::vector<int64_t>> pieces_alone(at::IntArrayRef batch_sizes, int64_t hidden, bool half,
+                                               bool tf32) {
+  RnnProblem problem = packed_lstm(batch_sizes, hidden, 1);
+  problem.dtype = half ? Dtype::Half : Dtype::Float;
+  problem.tf32_allowed = tf32;
+  return numbers_of(pieces_of_forward_alone(problem));
+}
+
+// Of a layer's recurrence, and of its backward: rows of a group; and of a piece of fewer rows, rows of a
+// group and blocks.
+std::vector<int64_t> rows_of_fewer(bool half, bool tf32, int64_t batch, int64_t hidden, int64_t fewer) {
+  const std::vector<int64_t> batch_sizes(8, batch);
+  RnnProblem problem = packed_lstm(batch_sizes, hidden, 1);
+  problem.dtype = half ? Dtype::Half : Dtype::Float;
+  problem.tf32_allowed = tf32;
+  problem.sequence.batch_sizes = nullptr;
+  const Gpu& gpu = gpu_of(c10::Device(c10::kMeta));
+  const Choice<RnnPlan> forward = plan_rnn(problem, gpu);
+  TORCH_CHECK(forward.reason() == nullptr, forward.reason());
+  const RnnBackwardPlan backward = plan_rnn_backward(problem, {true, true, true, true}, gpu, false);
+  TORCH_CHECK(backward.one_launch);
+  const Recurrence& r = forward.plan().recurrence;
+  const Recurrence of_fewer = of_fewer_rows(problem, r, fewer);
+  const RecurrenceBackward back = of_fewer_rows(problem, backward.recurrence, fewer);
+  return {r.rows, of_fewer.rows, of_fewer.grid, backward.recurrence.rows, back.rows, back.grid};
 }
 
 // Whether the table leaves a padded layer in training to upstream, where the GPU's time decides.
@@ -283,11 +311,12 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
   m.def(
       "forward(Tensor input, Tensor[] weight, int weight_stride0, Tensor weight_buf, Tensor hx, Tensor? cx, "
       "int mode, int hidden, int layers, bool bidirectional, int[] batch_sizes, bool saves, float dropout=0, "
-      "Tensor? dropout_state=None, int chunk=0, bool small_pieces=False) "
+      "Tensor? dropout_state=None, int chunk=0, bool small_pieces=False, bool short_pieces=False) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
       forward);
   m.def("pieces", pieces);
   m.def("pieces_alone", pieces_alone);
+  m.def("rows_of_fewer", rows_of_fewer);
   m.def("first_drop(Tensor x, Tensor left, float p) -> (Tensor, Tensor)", first_drop);
   m.def("drop(Tensor x, Tensor kept, float p, int offset) -> Tensor", drop);
   m.def("drop_sum(Tensor first, Tensor second, Tensor[] kept, float p, Tensor(a!) to) -> ()", drop_sum);

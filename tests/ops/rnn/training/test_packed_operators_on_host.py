@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -116,6 +117,15 @@ def test_saved_in_pieces(
         assert error <= 4 * TOLERANCE[dtype] * max(1.0, truth.abs().max().item())
 
 
+def counted(call: Callable[[], Any]) -> tuple[Any, int, int]:
+    """What the call returns, its launches, and the products among them and of the library."""
+    ops, kernels = load(), torch.ops.aten_ext_on_host_cudnn_rnn
+    kernels.launched(), ops.products()
+    result = call()
+    launched = kernels.launched()
+    return result, len(launched), ops.products() + sum("GateProduct" in name for name in launched)
+
+
 OF_SMALL_LAYERS = list(itertools.product(("gru", "lstm", "tanh"), DTYPES))
 
 
@@ -137,11 +147,11 @@ def test_a_forward_alone_in_pieces(
     x, views, stride, buffer, hx, cx = problem.arguments((True, True, True), (True, True, True, True))[:6]
     batch_sizes = problem.batch_sizes.tolist()
     state = [x, views, stride, buffer, hx, cx, MODES[cell], hidden, sizes.layers, True, batch_sizes, False]
-    kernels = torch.ops.aten_ext_on_host_cudnn_rnn
-    kernels.launched()
-    whole = ops.forward(*state)
-    of_one = len(kernels.launched())
-    pieces = ops.forward(*state, chunk=chunk, small_pieces=True)
-    assert len(kernels.launched()) > of_one > 0
-    for mine, one in zip(pieces[:3], whole[:3], strict=True):
-        assert torch.equal(mine, one)
+    whole, of_one, products_of_one = counted(lambda: ops.forward(*state))
+    pieces, launches, products = counted(lambda: ops.forward(*state, chunk=chunk, small_pieces=True))
+    assert launches > of_one > 0
+    together, launches, at_once = counted(lambda: ops.forward(*state, chunk=chunk, short_pieces=True))
+    assert launches > of_one
+    assert products > at_once == products_of_one > 0, "one product of the input of all pieces"
+    for mine, at_once, one in zip(pieces[:3], together[:3], whole[:3], strict=True):
+        assert torch.equal(mine, one) and torch.equal(at_once, one)

@@ -27,8 +27,13 @@ def pieces_of(
     most: int = -1,
     steps: int = 1,
     half: bool = False,
+    tf32: bool = False,
 ) -> Any:
-    return load().pieces(batch_sizes, hidden, layers, saved, most, steps, half)
+    return load().pieces(batch_sizes, hidden, layers, saved, most, steps, half, tf32)
+
+
+def pieces_alone(batch_sizes: list[int], hidden: int, half: bool = False, tf32: bool = False) -> Any:
+    return load().pieces_alone(batch_sizes, hidden, half, tf32)
 
 
 def batch_sizes_of(lengths: list[int]) -> list[int]:
@@ -90,24 +95,66 @@ def test_padding_that_takes_longer_than_a_piece() -> None:
     """Little memory, but products of rows that do not exist: two pieces, without gradients and with them."""
     batch_sizes = batch_sizes_of([24] + [2] * 63)
     two = [[0, 2, 64], [2, 22, 1]]
-    assert [piece[:3] for piece in load().pieces_alone(batch_sizes, 512)] == two
+    assert [piece[:3] for piece in pieces_alone(batch_sizes, 512)] == two
     assert [piece[:3] for piece in pieces_of(batch_sizes, hidden=512)] == two
-    assert len(pieces_of(batch_sizes, hidden=256)) == 1
-    # GEMMs of rows that are no whole vectors take longer.
+    # On tensor cores such rows take less; GEMMs of rows that are no whole vectors take longer.
+    assert len(pieces_of(batch_sizes, hidden=256)) == len(pieces_of(batch_sizes, hidden=256, half=True)) == 1
+    assert [piece[:3] for piece in pieces_of(batch_sizes, hidden=254)] == two
     assert [piece[:3] for piece in pieces_of(batch_sizes, hidden=257, half=True)] == two
-    assert len(pieces_of(batch_sizes, hidden=256, half=True)) == 1
-    # In fp32 without gradients the kernels' own products are all there is.
-    assert [piece[:3] for piece in load().pieces_alone(batch_sizes, 128)] == two
-    assert len(load().pieces_alone(batch_sizes, 64)) == 1
+    assert len(pieces_alone(batch_sizes, 200, half=True)) == 1
+    assert len(pieces_alone(batch_sizes, 200, tf32=True)) == 1
+    assert [piece[:3] for piece in pieces_alone(batch_sizes, 201, half=True)] == two
+    assert [piece[:3] for piece in pieces_alone(batch_sizes, 201, tf32=True)] == two
+    # In fp32 without gradients the kernels' own products are nearly all there is.
+    assert [piece[:3] for piece in pieces_alone(batch_sizes, 32)] == [[0, 24, 64]]
+    assert [piece[:3] for piece in pieces_alone(batch_sizes, 128)] == two
 
 
-@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30), hidden=st.sampled_from([16, 512, 1024]))
-def test_a_forward_alone_has_every_step_once(lengths: list[int], hidden: int) -> None:
+def test_a_piece_begins_where_most_rows_end() -> None:
+    """Not as many steps from the end as padding allows: that is where the rows of two steps have ended."""
+    batch_sizes = batch_sizes_of([8] * 11 + [3] * 27 + [2] * 28 + [1] * 28)
+    assert [piece[:3] for piece in pieces_alone(batch_sizes, 128)] == [[0, 3, 94], [3, 5, 11]]
+
+
+@pytest.mark.parametrize("hidden", [100, 192, 256, 512])
+def test_a_backward_finds_the_pieces_of_its_forward(hidden: int) -> None:
+    """Whether TF32 was allowed then or is now: what the forward saved lies where its pieces were."""
+    batch_sizes = batch_sizes_of([40] * 3 + [9] * 20 + [2] * 63)
+    assert pieces_of(batch_sizes, hidden=hidden) == pieces_of(batch_sizes, hidden=hidden, tf32=True)
+
+
+def test_rows_of_a_piece_are_spread_over_as_many_groups() -> None:
+    """With multiply-adds; on tensor cores groups of as many rows keep the bits."""
+    rows_of_fewer = load().rows_of_fewer
+    groups = [7, 3, 5 * 2 * 8]  # 45 rows in seven groups of a direction, 15 in five; clusters of eight blocks
+    assert rows_of_fewer(False, False, 45, 250, 15) == [*groups, *groups]
+    for half, tf32 in ((True, False), (False, True)):
+        forward, fewer, _, backward, back, _ = rows_of_fewer(half, tf32, 40, 384, 9)
+        assert (fewer, back) == (forward, backward)
+
+
+@given(lengths=st.lists(st.integers(1, 9), min_size=2, max_size=12), hidden=st.sampled_from([16, 512, 1024]))
+def test_pieces_of_least_time(lengths: list[int], hidden: int) -> None:
+    """Of all ways to cut the steps none takes less: rows, and a piece as much as 1e9 multiply-adds' rows."""
+    batch_sizes = batch_sizes_of([length * 3 for length in lengths])
+    worth = int(1e9) // (2 * 4 * hidden * (8 + 24) * hidden)
+    least = [0]  # of the last steps, by how many
+    for begin in range(len(batch_sizes) - 1, -1, -1):
+        ends = range(begin + 1, len(batch_sizes) + 1)
+        least.append(
+            min((end - begin) * batch_sizes[begin] + worth + least[len(batch_sizes) - end] for end in ends)
+        )
+    pieces = pieces_alone(batch_sizes, hidden)
+    assert sum(steps * batch + worth for _, steps, batch, *_ in pieces) == least[-1]
+
+
+@given(lengths=st.lists(st.integers(1, 400), min_size=1, max_size=300))
+def test_where_many_rows_end_apart(lengths: list[int]) -> None:
+    """Of more steps at which rows end only some are tried, and the pieces have all steps and rows."""
     batch_sizes = batch_sizes_of(lengths)
-    step = 0
-    for first, count, batch, *_ in load().pieces_alone(batch_sizes, hidden):
-        assert (first, batch) == (step, batch_sizes[step])
-        padding = sum(batch - size for size in batch_sizes[first : first + count])
-        assert padding * 2 * 4 * hidden * 2 * hidden <= 2e9 / 8
-        step += count
+    step = row = 0
+    for first, count, batch, full, *rows in pieces_alone(batch_sizes, 1024):
+        assert (first, batch, rows) == (step, batch_sizes[step], [row, row])
+        assert full == (batch_sizes[first + count - 1] == batch)
+        step, row = step + count, row + count * batch
     assert step == len(batch_sizes)
