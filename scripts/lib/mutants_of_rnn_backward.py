@@ -61,9 +61,16 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "rnn: each piece of a packed sequence has a product of its own",
         "aten_ext/ops/rnn/pieces.cpp",
-        "return problem.sequence.is_packed() && pieces.size() > 1 &&",
-        "return false && problem.sequence.is_packed() && pieces.size() > 1 &&",
+        "if (!problem.sequence.is_packed() || pieces.size() < 2) {",
+        "if (true) {",
         (f"{_PACKED}::test_a_forward_alone_in_pieces",),
+    ),
+    (
+        "rnn: what a forward saves is no part of what pieces take together",
+        "aten_ext/ops/rnn/pieces.cpp",
+        "return kept + rows * bytes_of_forward(problem) <= limits.bytes;",
+        "return rows * bytes_of_forward(problem) <= limits.bytes;",
+        (f"{_PIECES}::test_pieces_are_projected_together_where_memory_allows",),
     ),
     (
         "rnn: all pieces read the first one's projections",

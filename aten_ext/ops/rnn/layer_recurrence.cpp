@@ -85,7 +85,7 @@ class LayerRecurrence {
         problem_(layer.problem()),
         pieces_(layer.plan.pieces),
         gates_(problem_.gates() * problem_.hidden),
-        together_(are_projected_together(problem_, pieces_)) {
+        together_(are_projected_together(problem_, pieces_, layer.plan.saves)) {
     const int64_t rows = together_ ? rows_of(pieces_) : most_rows_of(pieces_);
     if (layer.packed != nullptr) {
       padded_.emplace(layer, rows, most_rows_of(pieces_));

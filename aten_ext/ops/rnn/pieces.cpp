@@ -21,7 +21,7 @@ constexpr int64_t kParts = 16;
 // The part of what the rows themselves take that is too little to be worth a piece more.
 constexpr int64_t kSmallPart = 16;
 // Steps at which a piece may begin, at most, where the least time is looked for: a call waits for that.
-constexpr int64_t kMostBegins = 48;
+constexpr int64_t kMostBegins = 32;
 
 // So many multiply-adds on tensor cores, by whole vectors, take as long as one of the product with W_ih, and
 // one of those with W_hh, which in fp32 no launch shares with so many rows.
@@ -281,10 +281,14 @@ std::vector<Piece> cut(const std::vector<Piece>& pieces, int64_t steps) {
   return parts;
 }
 
-bool are_projected_together(const RnnProblem& problem, const std::vector<Piece>& pieces) {
+bool are_projected_together(const RnnProblem& problem, const std::vector<Piece>& pieces, bool saves) {
+  if (!problem.sequence.is_packed() || pieces.size() < 2) {
+    return false;
+  }
   const PieceLimits& limits = problem.train ? problem.in_training : problem.of_forward;
-  return problem.sequence.is_packed() && pieces.size() > 1 &&
-         rows_of(pieces) * bytes_of_forward(problem) <= limits.bytes;
+  const int64_t rows = rows_of(pieces);
+  const int64_t kept = saves ? (rows - problem.sequence.rows()) * saved_bytes(problem) : 0;
+  return kept + rows * bytes_of_forward(problem) <= limits.bytes;
 }
 
 int64_t rows_of(const std::vector<Piece>& pieces) {

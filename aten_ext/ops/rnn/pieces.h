@@ -50,9 +50,9 @@ std::vector<Piece> pieces_of(const RnnProblem& problem, bool saved);
 // Each in parts of so many steps, the last of fewer.
 std::vector<Piece> cut(const std::vector<Piece>& pieces, int64_t steps);
 
-// Whether the input of several pieces of a packed sequence is one product: where what exists of all of them
-// takes as little memory as a piece may. A small product takes as long as a large one.
-bool are_projected_together(const RnnProblem& problem, const std::vector<Piece>& pieces);
+// Whether the input of several pieces of a packed sequence is one product: where that takes as little memory
+// as one piece may, beside what a forward that `saves` keeps. A small product takes as long as a large one.
+bool are_projected_together(const RnnProblem& problem, const std::vector<Piece>& pieces, bool saves);
 
 // Rows of all pieces, and of the largest.
 int64_t rows_of(const std::vector<Piece>& pieces);

@@ -263,6 +263,16 @@ std::vector<std::vector<int64_t>> pieces_alone(at::IntArrayRef batch_sizes, int6
   return numbers_of(pieces_of_forward_alone(problem));
 }
 
+// Whether pieces as many as possible are projected together, in training, if so many bytes are to be had.
+bool are_together(at::IntArrayRef batch_sizes, int64_t hidden, bool saves, int64_t bytes) {
+  RnnProblem problem = packed_lstm(batch_sizes, hidden, 1);
+  problem.train = true;
+  problem.in_training = kShortPieces;
+  const std::vector<Piece> pieces = pieces_of(problem, saves);
+  problem.in_training.bytes = bytes;
+  return are_projected_together(problem, pieces, saves);
+}
+
 // Of a layer's recurrence, and of its backward: rows of a group; and of a piece of fewer rows, rows of a
 // group and blocks.
 std::vector<int64_t> rows_of_fewer(bool half, bool tf32, int64_t batch, int64_t hidden, int64_t fewer) {
@@ -316,6 +326,7 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_rnn_gradients, m) {
       forward);
   m.def("pieces", pieces);
   m.def("pieces_alone", pieces_alone);
+  m.def("are_together", are_together);
   m.def("rows_of_fewer", rows_of_fewer);
   m.def("first_drop(Tensor x, Tensor left, float p) -> (Tensor, Tensor)", first_drop);
   m.def("drop(Tensor x, Tensor kept, float p, int offset) -> Tensor", drop);

@@ -133,6 +133,25 @@ def test_rows_of_a_piece_are_spread_over_as_many_groups() -> None:
         assert (fewer, back) == (forward, backward)
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_pieces_are_projected_together_where_memory_allows(saves: bool) -> None:
+    """Gates, input and output of both directions, and of a forward that saves the padding of coefficients."""
+    of_forward = 2 * (4 * HIDDEN * 4 + 2 * HIDDEN * 4)
+    batch_sizes = [10, 10, 5, 5, 5, 1]
+    bytes_of_all = 36 * of_forward  # each piece is full: nothing is padded
+    are_together = load().are_together
+    assert are_together(batch_sizes, HIDDEN, saves, bytes_of_all)
+    assert not are_together(batch_sizes, HIDDEN, saves, bytes_of_all - 1)
+    assert not are_together([5] * 5, HIDDEN, saves, 1 << 40), "one piece"
+    # Rows end at more steps than pieces may begin at: 97 sizes in pieces of four steps and less.
+    many = list(range(97, 0, -1))
+    pieces = [[many[i], len(many[i : i + 4])] for i in range(0, 97, 4)]
+    rows = sum(batch * steps for batch, steps in pieces)
+    needed = rows * of_forward + (rows - sum(many)) * (SAVED if saves else 0)
+    assert are_together(many, HIDDEN, saves, needed)
+    assert not are_together(many, HIDDEN, saves, needed - 1)
+
+
 @given(lengths=st.lists(st.integers(1, 9), min_size=2, max_size=12), hidden=st.sampled_from([16, 512, 1024]))
 def test_pieces_of_least_time(lengths: list[int], hidden: int) -> None:
     """Of all ways to cut the steps none takes less: rows, and a piece as much as 1e9 multiply-adds' rows."""
