@@ -20,6 +20,13 @@ _SMALL = "tests/ops/linear/test_small_numbers_on_host.py"
 _PLANS = "tests/ops/linear/test_lt_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "linear: a ReLU asks for no more",
+        _RULE,
+        "call.epilogue == Epilogue::ReLU};",
+        "false};",
+        ("tests/core/test_tables.py::test_one_row_in_fp32_with_a_relu_asks_for_more",),
+    ),
     ("linear: one row too many is taken", _RULE, "kMaxRows) {", "kMaxRows + 1) {", _RULES),
     ("linear: K need not be whole vectors", _RULE, "keeps_aligned(t, t.size(column)) && ", "", (_ROWS,)),
     ("linear: out may be the weight", _ARGS, "out.is_alias_of(mat2) ||", "", _RULES),
@@ -102,8 +109,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers between cells ask for no more",
         "aten_ext/ops/linear/crossover.h",
-        "return std::max({more, of_cell, is_large(layer) ? kAskedLarge : 0});",
-        "return of_cell;",
+        "{more, of_cell, is_large(layer) ? kAskedLarge : 0, is_one_row_with_relu(layer) ? kAskedOfReLU : 0});",
+        "{of_cell, 0});",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (

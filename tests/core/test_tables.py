@@ -71,6 +71,23 @@ def test_a_user_s_own_table_decides(pretend: Any) -> None:
     register(MADE_UP, all_of(1), of_user=False)
 
 
+def test_one_row_in_fp32_with_a_relu_asks_for_more(pretend: Any) -> None:
+    """Where the weight is small: upstream has another kernel for it than without the ReLU."""
+    pretend(of_100(), MADE_UP.name)
+
+    def reason(m: int, n: int, k: int, dtype: torch.dtype = torch.float32, gelu: bool = False) -> str:
+        operands = meta(n, dtype=dtype), meta(m, k, dtype=dtype), meta(n, k, dtype=dtype).t()
+        return aten_ext.explain("_addmm_activation", *operands, use_gelu=gelu, key="CUDA").reason
+
+    register(MADE_UP, all_of(119))
+    assert reason(1, 256, 1536) == reason(1, 512, 1024) == SLOWER
+    assert reason(1, 512, 1536) == reason(2, 256, 1536) == reason(1, 256, 1536, gelu=True) == ""
+    assert reason(1, 256, 1536, torch.bfloat16) == ""
+    assert explain(1, 256, 1536, torch.float32).route == "fused"
+    register(MADE_UP, all_of(120))
+    assert reason(1, 256, 1536) == ""
+
+
 def test_a_gpu_without_a_table_asks_the_nearest_for_more(pretend: Any) -> None:
     near = tables.Gpu("made-up near", 120, 168)
     far = tables.Gpu("made-up far", 120, 20)

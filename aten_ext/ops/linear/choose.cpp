@@ -250,7 +250,8 @@ crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan
           plan.dtype == Dtype::Half,
           bias,
           layout_of(call, plan),
-          alignment_of_part(call.mat1)};
+          alignment_of_part(call.mat1),
+          call.epilogue == Epilogue::ReLU};
 }
 
 // Whether a call becomes a part of a graph, behind another kernel. A device that is no GPU stands for one

@@ -78,6 +78,7 @@ struct Layer {
   bool has_bias;
   Layout layout;
   int64_t mat1_alignment = kLine;  // bytes, of rows that lie apart or begin within a line; kLine of others
+  bool has_relu = false;
 };
 
 constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
@@ -185,6 +186,13 @@ constexpr bool is_large(const Layer& layer) {
   constexpr int64_t kLarge = 1 << 24;  // elements
   return !has_rows_of_vectors(layer) && layer.n * layer.k >= kLarge;
 }
+// The same of one row in fp32 with a ReLU and a small weight: upstream takes another kernel than without, and
+// was seen to take 0.8 of what the cell says (1536 -> 256: 0.92, where its cell has 1.13).
+inline constexpr int kAskedOfReLU = 120;
+constexpr bool is_one_row_with_relu(const Layer& layer) {
+  constexpr int64_t kSmall = 1 << 19;  // elements
+  return layer.has_relu && layer.is_float && layer.m == 1 && layer.n * layer.k <= kSmall;
+}
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
 inline constexpr int kAskedUneven = 120;
@@ -225,7 +233,8 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
   const int more = is_beyond(layer) ? kAskedBeyond
                    : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
-  return std::max({more, of_cell, is_large(layer) ? kAskedLarge : 0});
+  return std::max(
+      {more, of_cell, is_large(layer) ? kAskedLarge : 0, is_one_row_with_relu(layer) ? kAskedOfReLU : 0});
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.

@@ -36,22 +36,25 @@ constexpr double kStepProducts = 34e6;
 constexpr double kStepProductsOfFewWeights = 68e6;
 // A cell's upstream is faster than a layer's. Limits by Cell, without vectors of eight columns and with them:
 // products; units (rows times hidden size); of more rows than some, weights; of more rows than one, columns
-// for each unit. Of 13,778 random cells on an H100.
+// for each unit; of more rows than 16, columns in fp16. Of 13,778 random cells on an H100, and 1,727 of few
+// units on an H200.
 struct CellLimits {
   double products;
   int64_t units;
   double weights;
   int64_t any_weights_rows;
   int64_t columns_of_unit;
+  int64_t half_columns;
 };
+constexpr int64_t kManyCellRows = 16;
 constexpr int64_t kAnySize = int64_t{1} << 30;
-constexpr CellLimits kRnnCellLimits[2] = {{10e6, 150'000, 1.3e6, 1, kAnySize},
-                                          {34e6, 200'000, 3e6, 1, kAnySize}};
+constexpr CellLimits kRnnCellLimits[2] = {{10e6, 150'000, 1.3e6, 1, kAnySize, kAnySize},
+                                          {34e6, 200'000, 3e6, 1, kAnySize, kAnySize}};
 constexpr CellLimits kCellLimits[][2] = {
     {kRnnCellLimits[0], kRnnCellLimits[1]},
     {kRnnCellLimits[0], kRnnCellLimits[1]},
-    {{9e6, 33'000, 1.8e6, 1, 8}, {34e6, 66'000, 0, kAnySize, kAnySize}},
-    {{10e6, 100'000, 1.2e6, 1, 32}, {34e6, 100'000, 1.1e6, 16, kAnySize}}};
+    {{9e6, 33'000, 1.8e6, 1, 8, kAnySize}, {34e6, 66'000, 0, kAnySize, kAnySize, kAnySize}},
+    {{10e6, 100'000, 1.2e6, 1, 32, 1500}, {34e6, 100'000, 1.1e6, 16, kAnySize, kAnySize}}};
 // LSTM and RNN: of up to 64 rows; of several steps in fp16; in fp32 of several steps of few rows.
 constexpr double kStepProductsOfFewRows = 50e6;
 constexpr int64_t kFewRows = 64;
@@ -258,7 +261,8 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
   const CellLimits& most = kCellLimits[static_cast<int>(cell)][are_vectors(true, input, hidden)];
   return static_cast<double>(batch) * weights <= most.products && batch * hidden <= most.units &&
          (batch <= most.any_weights_rows || weights <= most.weights) &&
-         (batch == 1 || input + hidden <= most.columns_of_unit * hidden);
+         (batch == 1 || input + hidden <= most.columns_of_unit * hidden) &&
+         (dtype != Dtype::Half || batch <= kManyCellRows || input + hidden <= most.half_columns);
 }
 
 }  // namespace aten_ext::cuda

@@ -67,6 +67,16 @@ def test_cell_declines(reason: str, changes: dict[str, Any]) -> None:
     assert ask_cell(**changes) == reason
 
 
+def test_cells_of_few_units_and_many_columns() -> None:
+    """fp16, rows that are no vectors, more than 16 of them: up to 1,500 columns."""
+    half: dict[str, Any] = {"dtype": torch.float16, "hidden": 75}
+    large = "one step of a large batch"
+    assert ask_cell(batch=17, inputs=1426, **half) == large
+    assert ask_cell(batch=17, inputs=1425, **half) == ask_cell(batch=16, inputs=1426, **half) == ""
+    assert ask_cell(batch=17, inputs=1426, hidden=75, dtype=torch.bfloat16) == ""
+    assert ask_cell(batch=17, inputs=1432, hidden=72, dtype=torch.float16) == "", "whole vectors"
+
+
 # ---- on a GPU ----------------------------------------------------------------------------------------
 
 
