@@ -84,9 +84,9 @@ class Answers:
                     others = self._distances(call.results(self.device))
                 self.distances = [max(two) for two in zip(self.distances, others, strict=True)]
             # Under two switches within one call products on the CPU may be in bf16: upstream's of an LSTM
-            # that is not oneDNN's layer, with gradients or without, and any for which less is allowed just
-            # before it begins.
-            if key == "CPU":
+            # that is not oneDNN's layer (without gradients in 6 of 17,094 calls, which all went upstream),
+            # and any for which less is allowed just before it begins.
+            if key == "CPU" and (call.differentiates or name == "lstm.input"):
                 roundings = [BF16_ROUNDING * float(t.square().mean().sqrt()) for t in self.exact]
                 self.distances = [max(two) for two in zip(self.distances, roundings, strict=True)]
 
