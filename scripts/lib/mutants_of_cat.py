@@ -250,16 +250,16 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: partly empty tiles are as good as full ones",
         "aten_ext/ops/cat/shares.h",
-        "full <= kFullTiles",
-        "false",
+        "return elements >= of_tiles * (",
+        "return true || elements >= of_tiles * (",
         (f"{_CHOICE}::test_small_elements_in_tiles_that_are_full",),
     ),
     (
-        "cat: transposes in company are near where those alone are",
+        "cat: tiles are made in small results",
         "aten_ext/ops/cat/shares.h",
-        "(alone ? kGatheredNearby : kGatheredNearbyInCompany)",
-        "kGatheredNearby",
-        (f"{_CHOICE}::test_transposes_of_a_few_elements_are_gathered",),
+        "across && by.gpu.is_large(elements * by.element_size)",
+        "across",
+        (f"{_CHOICE}::test_transposes_of_large_results_are_made_by_tiles",),
     ),
     (
         "cat: inputs of one size lie alike",
@@ -294,7 +294,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/cat/shares.h",
         "alone = alone && shares.tiled.size() == inputs.size();",
         "",
-        (f"{_CHOICE}::test_transposes_of_a_few_elements_are_gathered",),
+        (f"{_CHOICE}::test_bytes_that_are_converted_in_pieces_of_sectors",),
     ),
     (
         "cat: runs always have a launch of their own",
@@ -327,16 +327,9 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: tiles write sectors in pieces",
         "aten_ext/ops/cat/shares.h",
-        "if (in_pieces || patches ||",
-        "if (patches ||",
+        "if (bytes || in_pieces ||",
+        "if (bytes ||",
         (f"{_CHOICE}::test_tiles_write_whole_sectors_of_large_results",),
-    ),
-    (
-        "cat: pieces far apart are made in columns",
-        _WORDS,
-        "run.row_stride >= kPiecesApart * run.size",
-        "run.row_stride > kPiecesApart * run.size",
-        (f"{_CHOICE}::test_pieces_apart_are_gathered",),
     ),
     (
         "cat: rows that are apart follow each other",
@@ -404,7 +397,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: what is not converted is moved as what is beside it",
         "aten_ext/ops/cat/cuda.cpp",
-        "as_they_are <= kGatheredInCompany * target.plan.gpu.multiprocessors",
+        "as_they_are <= kLaunchOfTheirOwnPerSM * target.plan.gpu.multiprocessors",
         "as_they_are >= 0",
         (f"{_CHOICE}::test_what_is_converted_has_little_beside_it",),
     ),

@@ -109,8 +109,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers between cells ask for no more",
         "aten_ext/ops/linear/crossover.h",
-        "{more, of_cell, is_large(layer) ? kAskedLarge : 0, "
-        "is_one_row_with_relu(layer) ? kAskedOfReLU : 0});",
+        "{more, of_cell, is_large(layer) ? kAskedLarge : 0, asked_of_relu(layer)});",
         "{of_cell, 0});",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
     ),

@@ -80,11 +80,16 @@ def test_one_row_in_fp32_with_a_relu_asks_for_more(pretend: Any) -> None:
         return aten_ext.explain("_addmm_activation", *operands, use_gelu=gelu, key="CUDA").reason
 
     register(MADE_UP, all_of(119))
-    assert reason(1, 256, 1536) == reason(1, 512, 1024) == SLOWER
+    assert reason(1, 2048, 256) == SLOWER
+    register(MADE_UP, all_of(120))
+    assert reason(1, 2048, 256) == ""
+    # In more depth for still more.
+    register(MADE_UP, all_of(129))
+    assert reason(1, 256, 1536) == reason(1, 512, 1024) == reason(1, 1024, 384) == SLOWER
     assert reason(1, 512, 1536) == reason(2, 256, 1536) == reason(1, 256, 1536, gelu=True) == ""
     assert reason(1, 256, 1536, torch.bfloat16) == ""
     assert explain(1, 256, 1536, torch.float32).route == "fused"
-    register(MADE_UP, all_of(120))
+    register(MADE_UP, all_of(130))
     assert reason(1, 256, 1536) == ""
 
 
@@ -270,8 +275,9 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
         (64, 1023, 1024, torch.float32, 135),
         (8, 1024, 1001, torch.bfloat16, 112),  # no rows of vectors
         (9, 1024, 1002, torch.float16, 110),
-        (17, 1023, 1001, torch.bfloat16, 110),
-        (17, 1023, 1004, torch.bfloat16, 118),  # of whole eight bytes
+        (17, 511, 1001, torch.bfloat16, 110),
+        (17, 511, 1004, torch.bfloat16, 118),  # of whole eight bytes
+        (17, 1023, 1001, torch.bfloat16, 145),  # blocks of a larger weight on half of the GPU
         (64, 1024, 1002, torch.bfloat16, 112),
         (8, 1024, 1001, torch.float32, 112),
         (17, 1024, 1002, torch.float32, 114),

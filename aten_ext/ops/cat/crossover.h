@@ -25,8 +25,9 @@ inline constexpr std::array<int64_t, 1> kShape{3};
 // input.
 constexpr int64_t kUpstreamInputs = 64;
 constexpr int64_t kUpstreamDims = 4;
-// Of more inputs, expanded and of several shapes, elements of so many bytes on, and so many bytes for each of
-// upstream's launches: ours finds a block's input by a search, which takes longer than more launches.
+// Expanded inputs of so many bytes for each of upstream's launches: of more dimensions, where its launch for
+// one input has no more to do than ours for all; of more inputs, of several shapes and elements of so many
+// bytes on: ours finds a block's input by a search, which takes longer than more launches.
 constexpr int64_t kSearchedElement = 4;
 constexpr int64_t kBytesOfLaunch = int64_t{8} << 20;
 // Results of so many bytes cost the length of a launch, and nothing else.
@@ -79,10 +80,18 @@ inline bool is_large_conversion(const at::ITensorListRef& tensors, const CatInpu
   return any;
 }
 
-inline bool is_large_of_several_shapes(const at::ITensorListRef& tensors, const CatInputs& found) {
+// Of more inputs or dimensions than upstream takes in one launch.
+inline bool is_large_in_launches(const at::ITensorListRef& tensors, const CatInputs& found, bool few_dims) {
   const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
-  const int64_t launches = (found.count + kUpstreamInputs - 1) / kUpstreamInputs;
-  if (size < kSearchedElement || found.numel() * size < kBytesOfLaunch * launches) {
+  const int64_t launches =
+      few_dims ? (found.count + kUpstreamInputs - 1) / kUpstreamInputs : int64_t{found.count};
+  if (found.numel() * size < kBytesOfLaunch * launches) {
+    return false;
+  }
+  if (!few_dims) {
+    return true;
+  }
+  if (size < kSearchedElement) {
     return false;
   }
   return with_tensors(tensors, [&](const auto& list) {
@@ -109,9 +118,9 @@ inline bool has_short_runs_of_unlike_lengths(const CatInputs& found) {
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   const bool few_dims = found.valid->dim() <= kUpstreamDims || found.count == 1;
-  const bool one_launch = found.count <= kUpstreamInputs;
-  if (!found.one_dtype || found.contiguous || !few_dims ||
-      !(one_launch || is_large_of_several_shapes(tensors, found))) {
+  const bool one_launch = few_dims && found.count <= kUpstreamInputs;
+  if (!found.one_dtype || found.contiguous ||
+      !(one_launch || is_large_in_launches(tensors, found, few_dims))) {
     return Kind::Other;
   }
   int64_t contiguous = 0;

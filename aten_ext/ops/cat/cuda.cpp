@@ -192,8 +192,10 @@ cudaError_t launch_gather(Target& target, const CatGeometry& geometry, const Gat
   return p.count == 0 ? cudaSuccess : cuda::launch_cat_gather(p, target.sequence);
 }
 
-// What is converted is moved element by element, and so would be what is beside it. Much of that has a launch
-// of its own.
+// What is converted is moved element by element, and so would be what is beside it. More of that than so many
+// elements for each multiprocessor has a launch of its own.
+constexpr int64_t kLaunchOfTheirOwnPerSM = 8192;
+
 cudaError_t launch_gathers(Target& target, const CatGeometry& geometry, const Gathered& g,
                            const std::vector<CatLaidOut>& inputs, const CatShares& shares) {
   int64_t as_they_are = 0;  // elements
@@ -202,7 +204,8 @@ cudaError_t launch_gathers(Target& target, const CatGeometry& geometry, const Ga
       as_they_are += inputs[i].size_at_dim * geometry.rows * geometry.step;
     }
   }
-  if (target.plan.inputs.one_dtype || as_they_are <= kGatheredInCompany * target.plan.gpu.multiprocessors) {
+  if (target.plan.inputs.one_dtype ||
+      as_they_are <= kLaunchOfTheirOwnPerSM * target.plan.gpu.multiprocessors) {
     return launch_gather(target, geometry, g, inputs, shares, Gathers::All);
   }
   const cudaError_t error = launch_gather(target, geometry, g, inputs, shares, Gathers::AsTheyAre);

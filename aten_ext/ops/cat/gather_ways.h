@@ -19,9 +19,9 @@ enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Strips, Patches 
 // converts one.
 inline constexpr int64_t kSinglesPerSM = 512;
 inline constexpr int64_t kConvertedSinglesPerSM = 1024;
-// Of a few inputs that are all transposes more elements: a thread waits as long for one as for several, each
-// of which is in a sector of its own.
-inline constexpr int64_t kTransposedSinglesPerSM = 1536;
+// Of a few inputs that are all transposes more elements, of up to 2 bytes or larger ones: a thread waits as
+// long for one as for several, each of which is in a sector of its own.
+inline constexpr int64_t kTransposedSinglesPerSM[2] = {800, 1536};
 inline constexpr int64_t kTransposesOfSingles = 6;  // no more were timed
 // Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
 // from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
@@ -35,22 +35,25 @@ inline constexpr int64_t kPackedRun = 16;
 inline constexpr int64_t kPackedRunOfWords = 64;
 // Strips, in results of so many elements for each multiprocessor, from segments of so many elements on, of
 // runs of so many at least. Where more bytes are read before a sector's next element than this, strips read
-// more sectors at a time than the L1 keeps until then.
+// more sectors at a time than the L1 keeps until then, unless neighbours are so near that a warp reads most
+// of a sector at once.
 inline constexpr int64_t kStripsPerSM = 16384;
 inline constexpr int64_t kSegmentOfStrips = 64;
 inline constexpr int64_t kRunOfStrips = 8;
 inline constexpr int64_t kReadBetweenStrips = int64_t{64} << 10;
-// Patches, where a result has so many for each multiprocessor, the last dimension is this long at least, and
-// so many of the patches' elements are the input's, 4 / 5. Elements one by one find in the L1 what their
-// neighbours have read, unless many bytes are read in between: patches of larger elements than 2 bytes are
-// for that alone, and from more bytes on, fewer patches and emptier ones, 1 / 2, are better.
+inline constexpr int64_t kNearNeighbours = 16;  // bytes
+// Patches, where a result has so many for each multiprocessor, so many elements at least lie between two that
+// are neighbours in memory, and so many of the patches' elements are the input's, 4 / 5. Elements one by one
+// find in the L1 what their neighbours have read, unless many bytes are read in between: patches of larger
+// elements than 2 bytes are for that alone. From more bytes on, where each element of a row is in a sector of
+// its own, fewer patches and emptier ones, 1 / 2 or 3 / 5 of larger elements, are better.
 inline constexpr int64_t kPatchesPerSM = 190;
 inline constexpr int64_t kPatchesPerSMFarApart = 180;
-inline constexpr int64_t kRunOfPatches = 32;
+inline constexpr int64_t kElementsBetweenPatches = 32;
 inline constexpr int64_t kReadBetweenPatches = int64_t{8} << 10;
 inline constexpr int64_t kFarApart = int64_t{24} << 10;
 inline constexpr int64_t kFullPatches[2] = {4, 5};
-inline constexpr int64_t kFullPatchesFarApart[2] = {1, 2};
+inline constexpr int64_t kFullPatchesFarApart[2][2] = {{1, 2}, {3, 5}};
 
 // Inputs take turns in a large result, where all would have at most so many times as many blocks if they had
 // as many as the one with the most; up to segments of so many bytes on average, since turns help the sectors
@@ -78,7 +81,8 @@ inline bool is_single(const CatGatherParams& p) {
   if (!is_beyond(p, kSinglesPerSM)) {
     return true;
   }
-  return !p.converts && p.count <= kTransposesOfSingles && !is_beyond(p, kTransposedSinglesPerSM) &&
+  return !p.converts && p.count <= kTransposesOfSingles &&
+         !is_beyond(p, kTransposedSinglesPerSM[p.element_size > 2]) &&
          std::all_of(p.inputs, p.inputs + p.count, is_transposed);
 }
 
@@ -91,6 +95,15 @@ inline bool is_by_packs(const CatGatherParams& p, const CatGatherInput& input) {
          input.sizes[input.dims - 1] * size >= (size >= 4 ? kPackedRunOfWords : kPackedRun);
 }
 
+// Elements of the input between two neighbours along a dimension.
+inline int64_t elements_between(const CatGatherInput& input, int dim) {
+  int64_t elements = 1;
+  for (int d = dim + 1; d < input.dims; ++d) {
+    elements *= input.sizes[d];
+  }
+  return elements;
+}
+
 // Bytes of the sectors that are read between two elements of the same one: each of the elements between them
 // in the result may have a sector of its own. Nothing where no other element of a sector is the input's.
 inline int64_t bytes_between(const CatGatherParams& p, const CatGatherInput& input) {
@@ -98,36 +111,35 @@ inline int64_t bytes_between(const CatGatherParams& p, const CatGatherInput& inp
   for (int d = closest; d >= 0; --d) {
     closest = input.strides[d] < input.strides[closest] ? d : closest;
   }
-  int64_t elements = 1;
-  for (int d = closest + 1; d < input.dims; ++d) {
-    elements *= input.sizes[d];
-  }
-  return input.strides[closest] * p.element_size < kSectorBytes ? elements * kSectorBytes : 0;
+  return input.strides[closest] * p.element_size < kSectorBytes
+             ? elements_between(input, closest) * kSectorBytes
+             : 0;
 }
 
 inline bool is_by_strips(const CatGatherParams& p, const CatGatherInput& input) {
   const int last = input.dims - 1;
   return !p.converts && p.element_size <= 2 && is_beyond(p, kStripsPerSM) &&
          input.segment >= kSegmentOfStrips && input.sizes[last] >= kRunOfStrips &&
-         bytes_between(p, input) <= kReadBetweenStrips;
+         (input.strides[last] * p.element_size < kNearNeighbours ||
+          bytes_between(p, input) <= kReadBetweenStrips);
 }
 
 // The dimension, not the last, along which an input's memory runs, if patches along it are mostly full.
 inline int patch_dim_of(const CatGatherParams& p, const CatGatherInput& input) {
-  const int last = input.dims - 1;
-  if (p.converts || p.element_size > 8 || input.strides[last] <= 1 || input.sizes[last] < kRunOfPatches) {
+  const int64_t neighbours = input.strides[input.dims - 1];
+  if (p.converts || p.element_size > 8 || neighbours <= 1) {
     return -1;
   }
   const int64_t between = bytes_between(p, input);
   const int64_t patch = 16 / p.element_size;
-  const bool far_apart = between >= kFarApart;
+  const bool far_apart = between >= kFarApart && neighbours * p.element_size >= kSectorBytes;
   const int64_t least = far_apart ? kPatchesPerSMFarApart : kPatchesPerSM;
-  const int64_t* const full = far_apart ? kFullPatchesFarApart : kFullPatches;
+  const int64_t* const full = far_apart ? kFullPatchesFarApart[p.element_size > 2] : kFullPatches;
   if ((p.element_size > 2 && between < kReadBetweenPatches) || !is_beyond(p, least * patch)) {
     return -1;
   }
-  for (int d = 0; d < last; ++d) {
-    if (input.strides[d] == 1 &&
+  for (int d = 0; d < input.dims - 1; ++d) {
+    if (input.strides[d] == 1 && elements_between(input, d) >= kElementsBetweenPatches &&
         full[1] * input.sizes[d] >= full[0] * ceil_div(input.sizes[d], patch) * patch) {
       return d;
     }

@@ -178,15 +178,6 @@ inline int64_t elements_of_tiles(const CatGeometry& geometry, const CatStridedIn
   return elements;
 }
 
-// Elements of the result between two neighbours in the memory of an input that tiles could take.
-inline int64_t elements_between(const CatGeometry& geometry, const CatStridedInput& input) {
-  int64_t elements = 1;
-  for (size_t d = static_cast<size_t>(input.tile_dim) + 1; d < geometry.sizes.size(); ++d) {
-    elements *= d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
-  }
-  return elements;
-}
-
 // An input, whose strides come in the order of its tensor, as a row-major array of dimensions of its own, as
 // few as its memory allows, in the geometry's order. `sizes` and `strides` have room for all of them; returns
 // how many are left.

@@ -34,23 +34,16 @@ struct CatShares {
   std::vector<CatStridedInput> tiled;
 };
 
-// Up to here, in elements for each multiprocessor, transposes are gathered: alone (of elements of up to 2
-// bytes, or larger ones), because two trips through shared memory take as long, and in company, because
-// another launch does.
-constexpr int64_t kGatheredTransposes[2] = {2048, 1024};
-constexpr int64_t kGatheredInCompany = 8192;
-// And beyond it, as long as few elements are read before a sector's next one: up to this product of their
-// number and the square of the elements for each multiprocessor, or more where tiles are partly empty: by the
-// square of the part that is full. A gather becomes slower with either, while tiles have a launch to win
-// back.
-constexpr double kGatheredNearby = 3.5e9;
-constexpr double kGatheredNearbyInCompany = 7e10;
-// Elements of 2 bytes are gathered where no more of the tiles than this is full, and bytes always: patches of
-// the input (gather.cuh) take no longer.
-constexpr double kFullTiles = 0.65;
-// In a large result segments of fewer elements and bytes than this that are no multiples of a sector are
-// gathered: the inputs take turns there, so that sectors with elements of two are written once. Single bytes
-// that are converted, without other inputs beside them, are faster in tiles all the same.
+// Tiles are for large results: of a smaller one the L2 keeps what has been read until the rest of it is, and
+// two trips through shared memory, or another launch, take longer. And they are for inputs of whose tiles at
+// least so much is full: of 2 bytes an element, 4 or more, or where elements are converted.
+constexpr double kFullTilesOfPairs = 0.65;
+constexpr double kFullTilesOfWords = 0.4;
+constexpr double kFullTilesOfLarger = 0.75;
+constexpr double kFullTilesOfConverted = 0.65;
+// Segments of fewer elements and bytes than this that are no multiples of a sector are gathered: the inputs
+// take turns there, so that sectors with elements of two are written once. Single bytes that are converted,
+// without other inputs beside them, are faster in tiles all the same.
 constexpr int64_t kShortSegment = 192;
 constexpr int64_t kShortSegmentBytes = 768;
 constexpr int64_t kSectorBytes = 32;
@@ -66,9 +59,17 @@ struct CatSharing {
   const cuda::CatGpu& gpu;
 };
 
-// Finds the inputs that tiles could take, and makes it so where that wins back their launch.
+inline bool are_full(double elements, double of_tiles, const CatSharing& by) {
+  return elements >= of_tiles * (by.converts            ? kFullTilesOfConverted
+                                 : by.element_size <= 2 ? kFullTilesOfPairs
+                                 : by.element_size <= 4 ? kFullTilesOfWords
+                                                        : kFullTilesOfLarger);
+}
+
+// Finds the inputs of a large result that tiles could take, and makes it so where that wins back their
+// launch.
 inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
-                             const std::vector<CatLaidOut>& inputs, int64_t numel, const CatSharing& by) {
+                             const std::vector<CatLaidOut>& inputs, const CatSharing& by) {
   std::vector<CatStridedInput> strided;
   strided.reserve(inputs.size());
   std::vector<CatStridedInput*> all;
@@ -83,7 +84,6 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
   merge_dimensions(merged, all);
   int64_t elements = 0;
   int64_t of_tiles = 0;    // as many elements as their tiles have room for
-  int64_t between = 0;     // the most that are read before a sector's next one
   bool alone = true;       // nothing but transposes of one kind
   bool in_pieces = false;  // tiles would write sectors
   for (CatStridedInput& input : strided) {
@@ -92,7 +92,6 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
       const int64_t segment = inputs[input.position].size_at_dim * geometry.step;
       elements += segment * geometry.rows;
       of_tiles += elements_of_tiles(merged, input, by.element_size);
-      between = std::max(between, elements_between(merged, input));
       const int64_t bytes = segment * by.element_size;
       in_pieces =
           in_pieces || (segment < kShortSegment && bytes < kShortSegmentBytes && bytes % kSectorBytes != 0);
@@ -104,14 +103,11 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
     }
   }
   alone = alone && shares.tiled.size() == inputs.size();
-  in_pieces = in_pieces && by.gpu.is_large(numel * by.element_size) && !(alone && by.element_size == 1);
-  const int64_t most = alone ? kGatheredTransposes[by.element_size > 2] : kGatheredInCompany;
-  const double share = static_cast<double>(elements) / by.gpu.multiprocessors;
-  const double full = static_cast<double>(elements) / static_cast<double>(std::max(of_tiles, int64_t{1}));
-  const double nearby = static_cast<double>(between) * (share * full) * (share * full);
-  const bool patches = !by.converts && (by.element_size == 1 || (by.element_size == 2 && full <= kFullTiles));
-  if (in_pieces || patches || nearby <= (alone ? kGatheredNearby : kGatheredNearbyInCompany) ||
-      elements <= most * by.gpu.multiprocessors) {
+  in_pieces = in_pieces && !(alone && by.element_size == 1);
+  // Patches of the input (gather.cuh) take no longer.
+  const bool bytes = by.element_size == 1 && !by.converts;
+  if (bytes || in_pieces || shares.tiled.empty() ||
+      !are_full(static_cast<double>(elements), static_cast<double>(of_tiles), by)) {
     shares.tiled.clear();
     return;
   }
@@ -139,8 +135,8 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
                            const CatSharing& by) {
   CatShares shares{std::vector<CatWay>(inputs.size(), CatWay::Runs), std::nullopt, {}};
   int64_t elements = 0;
-  int64_t runs = 0;    // of them
-  int64_t across = 0;  // of inputs whose memory does not run along the result's
+  int64_t runs = 0;     // of them
+  bool across = false;  // the memory of some input does not run along the result's
   bool gathers = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const CatLaidOut& input = inputs[i];
@@ -150,12 +146,12 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
     if (!input.is_run) {
       shares.ways[i] = CatWay::Gather;
       gathers = true;
-      across += input.strides[geometry.from.back()] != 1 ? numel : 0;
+      across = across || input.strides[geometry.from.back()] != 1;
     }
   }
   // Most calls are small or have no transpose, and the search would cost the host more than the GPU takes.
-  if (across > kGatheredTransposes[by.element_size > 2] * by.gpu.multiprocessors) {
-    share_with_tiles(shares, geometry, inputs, elements, by);
+  if (across && by.gpu.is_large(elements * by.element_size)) {
+    share_with_tiles(shares, geometry, inputs, by);
     gathers = std::count(shares.ways.begin(), shares.ways.end(), CatWay::Gather) > 0;
   }
   // Runs keep their kernel where they are much of the result and the call takes two launches anyway, or where

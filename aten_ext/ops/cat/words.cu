@@ -63,10 +63,10 @@ constexpr int64_t kRowsInEights = 4;
 // words.
 constexpr int64_t kWavesOfColumns = 3;
 constexpr int64_t kWavesOfFours = 12;
-// Runs of up to so many bytes whose rows begin at least so many runs apart are gathered: the rows of a column
-// lie in as many sectors.
-constexpr int64_t kPiece = 8;
-constexpr int64_t kPiecesApart = 3;
+// Inputs whose rows lie apart, in narrow rows of the result: a thread makes a word, as of few, because the
+// rows of a column lie in as many sectors. Words of 1 byte are too many for that, and so are more words of 2
+// than so many for each multiprocessor.
+constexpr int64_t kPairsApartPerSM = 8192;
 // Average runs, in bytes. A pack across two of them holds up its warp.
 constexpr int64_t kShortRun = 64;           // up to here more rows a thread, where rows are at least
 constexpr int64_t kLongRow = 2048;          // this long: or each line of an input is read in pieces
@@ -97,11 +97,6 @@ bool in_line(const CatRunsParams& p, int pack) {
   return p.count <= capacity(p) || (p.rows == 1 && in_packs(p, pack));
 }
 
-bool are_pieces_apart(const CatRunsParams& p, const CatRun& run) {
-  return p.rows > 1 && p.element_size < 8 && run.size * p.element_size <= kPiece &&
-         run.row_stride >= kPiecesApart * run.size;
-}
-
 // The bytes, 1 to 16, that all addresses, sizes and strides are multiples of; 0 if some are too large for
 // positions of 32 bits, or not for these kernels.
 int common_word(const CatRunsParams& p) {
@@ -109,8 +104,7 @@ int common_word(const CatRunsParams& p) {
   int64_t most = p.rows * p.row_size;
   for (int64_t i = 0; i < p.count; ++i) {
     const CatRun& run = p.runs[i];
-    if (run.data == nullptr || are_pieces_apart(p, run) ||
-        (!are_few(p) && p.rows > 1 && run.row_stride != run.size)) {
+    if (run.data == nullptr || (!are_few(p) && p.rows > 1 && run.row_stride != run.size)) {
       return 0;
     }
     const int64_t stride = p.rows > 1 ? run.row_stride : 0;
@@ -173,11 +167,17 @@ bool are_tiny(const CatRunsParams& p, int word) {
          !idle && !has_rows_apart(p);
 }
 
+// Whether rows of the result are narrow, and inputs have something between theirs.
+bool are_narrow_and_apart(const CatRunsParams& p, int word) {
+  return word > 1 && has_rows_apart(p) && are_rows_narrow(p, word) &&
+         (word > 2 || bytes_of(p) / word <= kPairsApartPerSM * p.gpu.multiprocessors);
+}
+
 // Whether a thread makes a single word.
 bool are_single(const CatRunsParams& p, int word) {
   const bool columns = word == 4 && p.rows > 1 && p.count > EightRuns::kCapacity;
-  return bytes_of(p) / word <= (word <= 2 || columns ? held_threads(p) / 2 : held_threads(p)) &&
-         in_line(p, word);
+  const bool few = bytes_of(p) / word <= (word <= 2 || columns ? held_threads(p) / 2 : held_threads(p));
+  return (few || are_narrow_and_apart(p, word)) && in_line(p, word);
 }
 
 template <int word>

@@ -187,11 +187,15 @@ constexpr bool is_large(const Layer& layer) {
   return !has_rows_of_vectors(layer) && layer.n * layer.k >= kLarge;
 }
 // The same of one row in fp32 with a ReLU and a small weight: upstream takes another kernel than without, and
-// was seen to take 0.8 of what the cell says (1536 -> 256: 0.92, where its cell has 1.13).
+// was seen to take 0.8 of what the cell says (1536 -> 256: 0.92, where its cell has 1.13), or 0.75 where
+// there is some depth (544 -> 512: 0.94, where it has 1.25).
 inline constexpr int kAskedOfReLU = 120;
-constexpr bool is_one_row_with_relu(const Layer& layer) {
+inline constexpr int kAskedOfReLUInDepth = 130;
+constexpr int asked_of_relu(const Layer& layer) {
   constexpr int64_t kSmall = 1 << 19;  // elements
-  return layer.has_relu && layer.is_float && layer.m == 1 && layer.n * layer.k <= kSmall;
+  constexpr int64_t kDepth = 256;
+  const bool one_row = layer.has_relu && layer.is_float && layer.m == 1 && layer.n * layer.k <= kSmall;
+  return !one_row ? 0 : layer.k > kDepth ? kAskedOfReLUInDepth : kAskedOfReLU;
 }
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
@@ -233,8 +237,7 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
   const int more = is_beyond(layer) ? kAskedBeyond
                    : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
-  return std::max(
-      {more, of_cell, is_large(layer) ? kAskedLarge : 0, is_one_row_with_relu(layer) ? kAskedOfReLU : 0});
+  return std::max({more, of_cell, is_large(layer) ? kAskedLarge : 0, asked_of_relu(layer)});
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.

@@ -202,11 +202,12 @@ constexpr float estimate(const Layer& layer, const Plan& plan) {
 }
 
 // Whether a large weight's blocks leave multiprocessors with half as much to do as others, or with nothing.
+// Rows that are no whole vectors take longer to copy, so that a smaller weight is large.
 constexpr bool is_uneven(const Layer& layer, Plan plan) {
-  constexpr int64_t kLargeWeight = 3'000'000;  // bytes
+  constexpr int64_t kLargeWeights[2] = {1'200'000, 3'000'000};  // bytes
   const int blocks = ceil_div(layer.n, columns_of(plan)) * plan.splits;
   const int all = ceil_div(blocks, layer.machine.multiprocessors) * layer.machine.multiprocessors;
-  return weight_bytes(layer) > kLargeWeight && 2 * blocks > layer.machine.multiprocessors &&
+  return weight_bytes(layer) > kLargeWeights[layer.vectors] && 2 * blocks > layer.machine.multiprocessors &&
          blocks <= 2 * layer.machine.multiprocessors && 4 * blocks < 3 * all;
 }
 

@@ -55,6 +55,13 @@ constexpr CellLimits kCellLimits[][2] = {
     {kRnnCellLimits[0], kRnnCellLimits[1]},
     {{9e6, 33'000, 1.8e6, 1, 8, kAnySize}, {34e6, 66'000, 0, kAnySize, kAnySize, kAnySize}},
     {{10e6, 100'000, 1.2e6, 1, 32, 1500}, {34e6, 100'000, 1.1e6, 16, kAnySize, kAnySize}}};
+// Cells of so many columns and more, and so many for each unit, have a long sum for each of few threads. Of
+// more rows than these, in 16 bits or of a GRU in fp32 without vectors, upstream was seen to be as fast or
+// faster (an RNN of 324 rows, I = 2396, H = 16 in bf16: 0.88).
+constexpr int64_t kLongSum = 1500;
+constexpr int64_t kLongSumOfUnit = 100;
+constexpr int64_t kRowsOfLongSums = 64;
+constexpr int64_t kFp32RowsOfLongSums = 256;
 // LSTM and RNN: of up to 64 rows; of several steps in fp16; in fp32 of several steps of few rows.
 constexpr double kStepProductsOfFewRows = 50e6;
 constexpr int64_t kFewRows = 64;
@@ -211,6 +218,17 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
   return tf32 || (one && is_fma_step(sizes, products));
 }
 
+// Whether few units of a cell have long sums in many rows.
+bool has_long_sums(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
+  const int64_t columns = input + hidden;
+  if (columns < kLongSum || columns < kLongSumOfUnit * hidden) {
+    return false;
+  }
+  return dtype == Dtype::Float
+             ? cell == Cell::Gru && !are_vectors(false, input, hidden) && batch > kFp32RowsOfLongSums
+             : batch > kRowsOfLongSums;
+}
+
 }  // namespace
 
 bool plan_steps(const Sizes& sizes, bool& tf32) {
@@ -251,6 +269,9 @@ bool is_shorter_in_one_launch(const RnnProblem& problem) {
 
 bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
   const double weights = weights_of(cell, input, hidden);
+  if (has_long_sums(cell, dtype, batch, input, hidden)) {
+    return false;
+  }
   if (dtype == Dtype::Float) {
     const bool rnn = cell != Cell::Gru && cell != Cell::Lstm;
     const bool slow = rnn && batch > 1 && !are_vectors(false, input, hidden);

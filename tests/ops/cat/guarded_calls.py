@@ -14,7 +14,7 @@ import aten_ext
 from device_on_host import library
 from gpus import ARCHITECTURES, pretended
 from guarded import guarded
-from ops.cat.reference import FEW_MULTIPROCESSORS, KERNELS, NO_SMALL_CALLS, bits
+from ops.cat.reference import FEW_MULTIPROCESSORS, KERNELS, NO_L2, NO_SMALL_CALLS, bits
 from strategies import random_bits
 
 DTYPES = (torch.uint8, torch.int16, torch.float32, torch.int64, torch.complex128)
@@ -53,7 +53,7 @@ def main(calls: int, seed: int) -> None:
             expected = torch.cat(tensors, dim)
         out = guarded(torch.zeros(expected.numel(), dtype=expected.dtype), choose.random() < 0.5)
         with pretended(
-            choose.choice([ARCHITECTURES["sm_90"], FEW_MULTIPROCESSORS, NO_SMALL_CALLS]), ops.set_gpu
+            choose.choice([ARCHITECTURES["sm_90"], FEW_MULTIPROCESSORS, NO_SMALL_CALLS, NO_L2]), ops.set_gpu
         ):
             torch.ops.aten_ext_on_host.cat.out(tensors, dim, out=out.view(expected.shape))
         assert torch.equal(bits(out), bits(expected)), f"call {call} of seed {seed}"

@@ -46,9 +46,11 @@ KERNELS = (
 )
 """The sources of cat on CUDA."""
 FEW_MULTIPROCESSORS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
-"""A GPU on which small transposes are worth tiles already."""
+"""A GPU of which a small call has much for each multiprocessor."""
 NO_SMALL_CALLS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=0)
 """A GPU on which every call is made by the kernels of large ones."""
+NO_L2 = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0)
+"""And on which every result is too large for the L2."""
 FEW = 63
 MANY = 64
 """Inputs that are few to the policy on CPU, and as many as it takes."""

@@ -18,7 +18,7 @@ from ops.cat.reference import (
     CONVERTED,
     COPIED,
     KERNELS,
-    NO_SMALL_CALLS,
+    NO_L2,
     assert_same,
     bits,
     compare,
@@ -323,7 +323,7 @@ def test_pairs_of_a_transpose_at_odd_addresses(first: int, offset: int) -> None:
     storage = torch.full((expected.numel() + 4,), 7, dtype=torch.int16)
     out = storage[offset : offset + expected.numel()].view(expected.shape)
     ops = torch.ops.aten_ext_on_host_cat
-    with pretended(NO_SMALL_CALLS, ops.set_gpu):
+    with pretended(NO_L2, ops.set_gpu):
         ops.launched()
         torch.ops.aten_ext_on_host.cat.out([*pad, *tensors, *extra], 1, out=out)
     assert "transpose" in kernels(ops.launched())

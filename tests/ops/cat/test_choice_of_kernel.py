@@ -15,6 +15,7 @@ from ops.cat.layouts import DTYPES, LAYOUTS, launches_of
 from ops.cat.reference import (
     FEW_MULTIPROCESSORS,
     KERNELS,
+    NO_L2,
     NO_SMALL_CALLS,
     assert_same,
     kernels,
@@ -127,58 +128,66 @@ def test_small_transposes_beside_the_limits_of_single_elements() -> None:
         assert launches_of(_transposes(count, 32, columns), 1, one) == ["gather"]
 
 
-def test_transposes_of_a_few_elements_are_gathered() -> None:
-    """Both sides of what is near, alone and in company; tiles that would be mostly empty are never made."""
-    one = FEW_MULTIPROCESSORS
-    plain = [layouts.plain((128, 7), torch.float32, 9)]
-    assert launches_of(_transposes(1, 128, 61), 1, one) == ["gather"]
-    assert launches_of(_transposes(1, 128, 62), 1, one) == ["transpose"]
-    assert launches_of(_transposes(2, 128, 62) + plain, 1, one) == ["gather"]
-    beside = [layouts.plain((768, 7), torch.float32, 9)]
-    assert launches_of(_transposes(1, 768, 54) + beside, 1, one) == ["gather"]
-    assert launches_of(_transposes(1, 768, 55) + beside, 1, one) == ["gather", "transpose"]
-    company = [*_transposes(1, 64, 65), *_transposes(1, 64, 64), layouts.plain((64, 7), torch.float32, 9)]
-    assert launches_of(company, 1, NO_SMALL_CALLS) == ["gather", "transpose"]
-    long = [*company, layouts.plain((64, 387), torch.float32, 8)]
-    assert sorted(launches_of(long, 1, NO_SMALL_CALLS)) == ["runs", "transpose"]
+def test_transposes_of_large_results_are_made_by_tiles() -> None:
+    """Of those of which four do not fit into the L2, wherever other inputs are beside them."""
+    whole = 4 * 2 * 128 * 64 * 4
+    for l2_bytes, kernel in ((whole, "gather"), (whole - 1, "transpose")):
+        gpu = dataclasses.replace(ARCHITECTURES["sm_90"], l2_bytes=l2_bytes)
+        assert launches_of(_transposes(2, 128, 64), 1, gpu) == [kernel]
+    company = [*_transposes(2, 64, 64), layouts.plain((64, 8), torch.float32, 9)]
+    assert launches_of(company, 1, NO_SMALL_CALLS) == ["gather"]
+    assert launches_of(company, 1, NO_L2) == ["gather", "transpose"]
+    long = [*company, layouts.plain((64, 384), torch.float32, 8)]
+    assert sorted(launches_of(long, 1, NO_L2)) == ["runs", "transpose"]
     strided = layouts.strided((64, 8), torch.float32, 5)
-    assert launches_of([*company, strided], 1, NO_SMALL_CALLS) == ["gather", "transpose"]
-    for m, n in ((8, 127), (127, 8), (15, 64), (63, 32), (7, 600)):
-        assert launches_of(_transposes(3, m, n), 1, NO_SMALL_CALLS) == ["gather"]
-        assert launches_of(_transposes(3, m, n), 0, NO_SMALL_CALLS) == ["gather"]
-    for m, kernel in ((15, "gather"), (16, "transpose")):  # far from their neighbours
+    assert launches_of([*company, strided], 1, NO_L2) == ["gather", "transpose"]
+
+
+@pytest.mark.parametrize(("m", "n"), [(8, 127), (15, 64), (63, 32), (7, 600)])
+def test_transposes_of_a_few_elements_are_gathered(m: int, n: int) -> None:
+    """Of which a tile would be mostly empty, though others have full ones."""
+    few, full = _transposes(3, m, n), _transposes(1, 640, n)
+    assert launches_of(few, 0, NO_L2) == ["gather"]
+    assert launches_of([*few, *full], 0, NO_L2) == ["gather", "transpose"]
+    assert launches_of(_transposes(3, n, 8), 0, NO_L2) == ["gather"]
+
+
+def test_transposes_far_from_their_neighbours() -> None:
+    full = layouts.permuted((640, 10, 140), torch.float32, 9)
+    for m, launches in ((15, ["gather", "transpose"]), (16, ["transpose"])):
         far = [layouts.permuted((m, 10, 140), torch.float32, i) for i in range(3)]
-        assert launches_of(far, 1, NO_SMALL_CALLS) == [kernel]
+        assert launches_of([*far, full], 0, NO_L2) == launches
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 16), (torch.int64, 15)])
 def test_narrow_transposes_are_gathered(dtype: torch.dtype, most: int) -> None:
     """Where neighbours in the result are near in memory, and a tile is mostly empty; else there are tiles."""
-    for narrow, kernel in ((most, "gather"), (most + 1, "transpose")):
-        tensors = [layouts.permuted((narrow, 1100 // most * 64), dtype, i) for i in range(2)]
-        assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
-
-
-def test_small_elements_in_tiles_that_are_full() -> None:
-    """Of two bytes where two thirds are; never of one. What is converted has no other way."""
-    for n, kernel in ((41, "gather"), (42, "transpose")):
-        assert launches_of([layouts.permuted((128, n), torch.bfloat16, 1)] * 2, 1, NO_SMALL_CALLS) == [kernel]
-        assert launches_of([layouts.permuted((n, 128), torch.bfloat16, 1)] * 2, 1, NO_SMALL_CALLS) == [kernel]
-    for dtype, kernel in ((torch.uint8, "gather"), (torch.bool, "transpose")):
-        tensors = [layouts.permuted((128, 64), d, 1) for d in (torch.uint8, dtype)]
-        assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
+    n = 1100 // most * 64
+    full = layouts.permuted((640, n), dtype, 9)
+    for narrow, launches in ((most, ["gather", "transpose"]), (most + 1, ["transpose"])):
+        tensors = [layouts.permuted((narrow, n), dtype, i) for i in range(2)]
+        assert launches_of([*tensors, full], 0, NO_L2) == launches
 
 
 @pytest.mark.parametrize(
-    ("dtype", "multiprocessors", "most"), [(torch.int16, 32, 1024), (torch.float32, 224, 3584)]
+    ("dtype", "least"), [(torch.bfloat16, 42), (torch.float32, 26), (torch.int64, 24)], ids=str
 )
-def test_small_transposes_by_the_size_of_elements(
-    dtype: torch.dtype, multiprocessors: int, most: int
-) -> None:
-    """2,048 elements a multiprocessor of up to two bytes, 1,024 of larger ones, however far apart."""
-    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
-    for n, kernel in ((most, "gather"), (most + 64, "transpose")):
-        assert launches_of([layouts.permuted((64, n), dtype, 1)], 1, gpu) == [kernel]
+def test_elements_in_tiles_that_are_full(dtype: torch.dtype, least: int) -> None:
+    """Of two bytes where two thirds are, of four where two fifths are, of eight where three quarters are."""
+    for n, kernel in ((least - 1, "gather"), (least, "transpose")):
+        assert launches_of([layouts.permuted((n, 128), dtype, 1)] * 2, 0, NO_L2) == [kernel]
+
+
+def test_small_elements_in_tiles_that_are_full() -> None:
+    """Bytes never are. What is converted has no other way, where two thirds are."""
+    for n, kernel in ((41, "gather"), (42, "transpose")):
+        for shape in ((128, n), (n, 128)):
+            assert launches_of([layouts.permuted(shape, torch.bfloat16, 1)] * 2, 0, NO_L2) == [kernel]
+            tensors = [layouts.permuted(shape, d, 1) for d in (torch.bfloat16, torch.float32)]
+            assert set(launches_of(tensors, 0, NO_L2)) == {kernel}
+    for dtype, kernel in ((torch.uint8, "gather"), (torch.bool, "transpose")):
+        tensors = [layouts.permuted((128, 64), d, 1) for d in (torch.uint8, dtype)]
+        assert launches_of(tensors, 1, NO_L2) == [kernel]
 
 
 # Lengths of segments, and whether they are short and no multiples of 32 bytes.
@@ -192,14 +201,20 @@ def test_small_transposes_by_the_size_of_elements(
 )
 def test_tiles_write_whole_sectors_of_large_results(dtype: torch.dtype, segments: dict[int, bool]) -> None:
     """Short segments that are no multiples of 32 bytes are gathered."""
-    no_l2 = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0)
     strided = layouts.strided((128, 64), dtype, 3)
     for n, pieces in segments.items():
         tensors = [layouts.permuted((128, n), dtype, i) for i in range(2)]
-        assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["transpose"]
-        assert launches_of(tensors, 1, no_l2) == ["gather" if pieces else "transpose"]
-        both = launches_of([*tensors, strided], 1, no_l2)
+        assert launches_of(tensors, 1, NO_L2) == ["gather" if pieces else "transpose"]
+        both = launches_of([*tensors, strided], 1, NO_L2)
         assert both == (["gather"] if pieces else ["gather", "transpose"])
+
+
+def test_bytes_that_are_converted_in_pieces_of_sectors() -> None:
+    """By tiles, if nothing else is beside them."""
+    tensors = [layouts.permuted((128, 100), dtype, 1) for dtype in (torch.uint8, torch.bool)]
+    assert launches_of(tensors, 1, NO_L2) == ["transpose"]
+    beside = [*tensors, layouts.strided((128, 64), torch.uint8, 3)]
+    assert "transpose" not in launches_of(beside, 1, NO_L2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -220,7 +235,7 @@ def test_transposes_of_two_kinds() -> None:
     one = [random_bits(64 * 48 * 48, torch.float32, 1).view(48, 48, 64).permute(2, 0, 1)]
     other = [random_bits(64 * 48 * 48, torch.float32, 2).view(64, 48, 48).transpose(1, 2)]
     assert launches_of([*one, *other], 0) == ["gather"]
-    assert launches_of([*one, *other], 0, NO_SMALL_CALLS) == ["transpose", "transpose"]
+    assert launches_of([*one, *other], 0, NO_L2) == ["transpose", "transpose"]
 
 
 def test_runs_that_are_converted_keep_their_vectors_in_large_calls() -> None:
@@ -326,14 +341,14 @@ def test_few_runs_beside_others_are_gathered() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("count", [2, 8])
-def test_pieces_apart_are_gathered(dtype: torch.dtype, count: int) -> None:
-    """Runs of up to 8 bytes, three of them apart; but not elements of 8 bytes."""
+def test_pieces_apart(dtype: torch.dtype, count: int) -> None:
+    """Short runs with little or much between them, in narrow rows and wider ones, by words of any size."""
     size = dtype.itemsize
     for run in (1, max(1, 8 // size), 8 // size + 1):
-        for apart in (2 * run, 3 * run - 1, 3 * run, 7 * run):
+        for apart in (run + 1, 2 * run, 3 * run, 7 * run, 40 * run):
             tensors = [layouts.flat(50 * apart, dtype, i).view(50, apart)[:, :run] for i in range(count)]
-            far = size < 8 and run * size <= 8 and apart >= 3 * run
-            assert launches_of(tensors, 1, NO_SMALL_CALLS) == ["gather" if far else "words"]
+            for gpu in (ARCHITECTURES["sm_90"], FEW_MULTIPROCESSORS, NO_SMALL_CALLS):
+                assert launches_of(tensors, 1, gpu) == ["words"]
 
 
 @pytest.mark.parametrize("rows", [2, 4, 6, 22, 23, 24, 25, 27, 30])

@@ -15,7 +15,7 @@ from device_on_host import library
 from gpus import ARCHITECTURES, Gpu, pretended
 from ops.cat import layouts
 from ops.cat.layouts import DTYPES, LAYOUTS, launches_of
-from ops.cat.reference import CONVERTED, KERNELS, NO_SMALL_CALLS, assert_same, bits, upstream
+from ops.cat.reference import CONVERTED, KERNELS, NO_L2, NO_SMALL_CALLS, assert_same, bits, upstream
 from strategies import fixture_is_fine
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
@@ -70,7 +70,9 @@ def test_every_rank(shape: tuple[int, ...], layout: str, dtype: torch.dtype) -> 
     "layout", ["narrowed", "expanded inside", "expanded in the middle", "strided", "permuted"]
 )
 @pytest.mark.parametrize("offset", [0, 1, 7])
-@pytest.mark.parametrize("gpu", [ARCHITECTURES["sm_90"], NO_SMALL_CALLS], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "gpu", [ARCHITECTURES["sm_90"], NO_SMALL_CALLS, NO_L2], ids=["small", "large", "beyond the L2"]
+)
 def test_every_length(dtype: torch.dtype, layout: str, offset: int, gpu: Gpu) -> None:
     """Of segments and of dimensions in them, into memory at any address; nothing beside it is touched."""
     lengths = sorted(n + d for n in (2, 4, 8, 16, 32, 64, 192) for d in (-1, 0, 1))

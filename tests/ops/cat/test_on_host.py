@@ -9,6 +9,7 @@ Positions of 64 bits, which take results above 4 GB, are tested by the same test
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Sequence
 
 import hypothesis.strategies as st
@@ -25,6 +26,7 @@ from ops.cat.reference import (
     COPIED,
     FEW_MULTIPROCESSORS,
     KERNELS,
+    NO_L2,
     NO_SMALL_CALLS,
     assert_same,
     kernels,
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.wh
 
 BITS = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.complex128)
 ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
-GPUS = (ARCHITECTURES["sm_90"], NO_SMALL_CALLS)
+GPUS = (ARCHITECTURES["sm_90"], NO_SMALL_CALLS, NO_L2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,7 +86,7 @@ def check_tiles(
     tensors: Sequence[torch.Tensor],
     dim: int,
     kernels_: Collection[str] | None = ("transpose",),
-    gpu: Gpu = NO_SMALL_CALLS,
+    gpu: Gpu = NO_L2,
 ) -> None:
     """The same where small transposes are made by tiles, or by ``kernels_``."""
     ops = torch.ops.aten_ext_on_host_cat
@@ -100,7 +102,7 @@ def test_every_dtype(dtype: torch.dtype) -> None:
     check(tensors, 1)
     check([t[:, ::2] for t in tensors], 1)
     check([t.t().contiguous().t() for t in tensors], 1)
-    tiles = [random_bits(60 * n, dtype, n).view(n, 60).t() for n in (125, 120, 64)]
+    tiles = [random_bits(60 * n, dtype, n).view(n, 60).t() for n in (128, 193, 64)]
     check_tiles(tiles, 1, ("gather",) if dtype.itemsize == 1 else ("transpose",))
 
 
@@ -127,7 +129,11 @@ def test_every_conversion(to: torch.dtype, kind: str) -> None:
     check(tensors, 1)
     check([t.t() for t in tensors], 0)
     if kind == "transposed" and sources:
-        check_tiles(tensors, 1)
+        tiles = [
+            random_bits(128 * n, dtype, n).view(n, 128).t()
+            for dtype, n in zip([to, *sources], itertools.cycle((64, 193)), strict=False)
+        ]
+        check_tiles(tiles, 1)
 
 
 @pytest.mark.parametrize("to", CONVERTED, ids=str)
@@ -189,7 +195,8 @@ def test_many_others(count: int, kind: str) -> None:
         tensors = [random_bits(6 * n, torch.int32, n).view(3, 2 * n)[:, ::2] for n in sizes[:500]]
     else:
         tensors = [random_bits(8 * n, torch.int16, n).view(n, 8).t() for n in sizes[:500]]
-        check_tiles([random_bits(32 * (n + 56), torch.int32, n).view(-1, 32).t() for n in sizes[:500]], 1)
+        lengths = [64 + 64 * (n % 2) for n in sizes[:500]]
+        check_tiles([random_bits(32 * n, torch.int32, n).view(-1, 32).t() for n in lengths], 1)
     check(tensors, 1)
 
 
@@ -210,8 +217,8 @@ def test_small_arguments_of_old_drivers() -> None:
     check([t[:, ::2] for t in tensors], 1, gpus=gpus)
     check([t.view(torch.int16) if i % 2 else t for i, t in enumerate(tensors)], 1, gpus=gpus)
     check([t.view(-1, 3).repeat(1, 4).t() for t in tensors], 1, gpus=gpus)
-    tiles = [random_bits(2048 + 32 * (i % 3), torch.int32, i).view(-1, 32).t() for i in range(90)]
-    check_tiles(tiles, 1, gpu=narrow)
+    tiles = [random_bits(2048 + 2048 * (i % 2), torch.int32, i).view(-1, 32).t() for i in range(90)]
+    check_tiles(tiles, 1, gpu=dataclasses.replace(NO_L2, argument_bytes=4096))
 
 
 @pytest.mark.parametrize("offset", range(0, 20))
@@ -331,11 +338,11 @@ def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int, 
 def test_tiles(dtype: torch.dtype, n: int, offset: int) -> None:
     """One either side of a tile, in pairs of 16 bits and not.
 
-    Bytes have none, nor have elements of 16 bits whose tiles would be mostly empty.
+    Bytes have none, nor have elements whose tiles would be too empty.
     """
-    gathered = dtype.itemsize == 1 or (dtype.itemsize == 2 and n not in (63, 64, 128))
+    gathered = {1: True, 2: n not in (63, 64, 128), 4: False}.get(dtype.itemsize, n in (33, 65))
     kernel = "gather" if gathered else "transpose"
-    tensors = [random_bits(m * n + offset, dtype, m)[offset:].view(m, n).t() for m in (64, 9, 65, 8, 7, 128)]
+    tensors = [random_bits(m * n + offset, dtype, m)[offset:].view(m, n).t() for m in (64, 9, 193, 8, 7, 128)]
     check(tensors, 1)
     check([t[None].expand(2, -1, -1) for t in tensors], 2)
     check([t.t() for t in tensors], 0)

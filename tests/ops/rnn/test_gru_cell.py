@@ -73,6 +73,10 @@ def test_cells_of_few_units_and_many_columns() -> None:
     large = "one step of a large batch"
     assert ask_cell(batch=17, inputs=1426, **half) == large
     assert ask_cell(batch=17, inputs=1425, **half) == ask_cell(batch=16, inputs=1426, **half) == ""
+    # fp32: more than 256 rows, of which none is whole vectors.
+    assert ask_cell(batch=257, inputs=1754, hidden=2) == large
+    assert ask_cell(batch=256, inputs=1754, hidden=2) == ask_cell(batch=257, inputs=1752, hidden=4) == ""
+    assert ask_cell(batch=257, inputs=1497, hidden=2) == ""
     assert ask_cell(batch=17, inputs=1426, hidden=75, dtype=torch.bfloat16) == ""
     assert ask_cell(batch=17, inputs=1432, hidden=72, dtype=torch.float16) == "", "whole vectors"
 

@@ -73,6 +73,20 @@ def test_cell_declines(op: str, reason: str, changes: dict[str, Any]) -> None:
     assert ask_cell(op, **changes) == reason
 
 
+@pytest.mark.parametrize("op", ["lstm_cell", "rnn_tanh_cell", "rnn_relu_cell"])
+def test_many_rows_of_few_units_with_long_sums(op: str) -> None:
+    """In 16 bits more than 64 rows of 1,500 columns and more, a hundred for each unit."""
+    for batch, inputs, hidden, reason in (
+        (64, 1600, 8, ""),
+        (65, 1600, 8, LARGE),
+        (65, 1488, 8, ""),
+        (65, 1584, 16, LARGE),
+        (65, 1576, 16, ""),
+    ):
+        assert ask_cell(op, batch=batch, inputs=inputs, hidden=hidden, dtype=torch.float16) == reason
+        assert ask_cell(op, batch=batch, inputs=inputs, hidden=hidden, dtype=torch.float32) == ""
+
+
 @pytest.mark.parametrize(
     ("op", "hidden", "inputs", "most"),
     [
