@@ -287,7 +287,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/cat/geometry.h",
         "elements >= kMinTileElements",
         "true",
-        (f"{_CHOICE}::test_transposes_of_a_few_elements_are_gathered",),
+        (f"{_CHOICE}::test_transposes_far_from_their_neighbours",),
     ),
     (
         "cat: transposes in company are as if alone",
@@ -400,6 +400,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "as_they_are <= kLaunchOfTheirOwnPerSM * target.plan.gpu.multiprocessors",
         "as_they_are >= 0",
         (f"{_CHOICE}::test_what_is_converted_has_little_beside_it",),
+    ),
+    (
+        "cat: upstream takes one launch for inputs of many dimensions",
+        "aten_ext/ops/cat/crossover.h",
+        "few_dims ? (found.count + kUpstreamInputs - 1) / kUpstreamInputs : int64_t{found.count};",
+        "(found.count + kUpstreamInputs - 1) / kUpstreamInputs;",
+        ("tests/ops/cat/test_crossover.py::test_edges",),
     ),
     (
         "short runs of unlike lengths are ours",

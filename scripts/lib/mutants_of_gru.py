@@ -96,6 +96,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_TEST}::test_policy_edges",),
     ),
     (
+        "rnn: many rows of few units with long sums are ours",
+        "aten_ext/ops/rnn/step_policy.cpp",
+        "columns < kLongSum || columns < kLongSumOfUnit * hidden",
+        "columns < kLongSum || columns < 2 * kLongSumOfUnit * hidden",
+        ("tests/ops/rnn/test_lstm_and_rnn_cells.py::test_many_rows_of_few_units_with_long_sums",),
+    ),
+    (
         "rnn: a cell's units are without a limit",
         "aten_ext/ops/rnn/step_policy.cpp",
         "most.products && batch * hidden <= most.units &&",

@@ -93,7 +93,7 @@ def test_every_length(dtype: torch.dtype, layout: str, offset: int, gpu: Gpu) ->
 
 
 # Of the dimension that is contiguous in memory, about multiples of the 16 bytes of a patch; and of the last
-# one, about 32, with many elements between neighbours in memory, as larger elements ask for.
+# one, about 32 or short, with many elements between neighbours in memory, as larger elements ask for.
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("along", [0, 1, 2])
 @pytest.mark.parametrize("offset", [0, 3])
@@ -102,7 +102,7 @@ def test_patches(dtype: torch.dtype, along: int, offset: int) -> None:
     ops = torch.ops.aten_ext_on_host_cat
     patch = max(16 // dtype.itemsize, 2)
     sizes_along = (patch - 1, patch, 2 * patch + 1, 5 * patch)
-    for n, last, dim in itertools.product(sizes_along, (31, 32, 69), range(4)):
+    for n, last, dim in itertools.product(sizes_along, (5, 31, 32, 69), range(4)):
         shape = [2, 3, 3, last]
         shape[along] = n
         shape[(along + 1) % 3] = 3 if dtype.itemsize <= 2 else 16
