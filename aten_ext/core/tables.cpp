@@ -45,6 +45,7 @@ struct Tables {
         place.store(nullptr, std::memory_order_release);
       }
     }
+    table_changes.fetch_add(1, std::memory_order_release);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -39,6 +40,9 @@ struct Evidence {
 
 // Of the GPU that a device is (core/gpu.h). After the first question about a device this is one atomic load.
 const Evidence& evidence(TableFamily family, c10::Device device);
+
+// How often tables came or went: what was decided before is out of date then.
+inline std::atomic<uint64_t> table_changes{0};
 
 // Adds a table, which takes the place of an older one of the same GPU, family and owner. A user's own comes
 // before one that is shipped.

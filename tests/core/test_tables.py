@@ -283,7 +283,8 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
         (17, 1024, 1002, torch.float32, 114),
         (8, 6401, 4097, torch.bfloat16, 140),  # the same of a large weight
         (64, 20000, 1024, torch.bfloat16, 200),  # beyond the axes
-        (51, 103, 1, torch.float32, 200),
+        (51, 103, 1, torch.float32, 255),  # and below them, as much as a cell shows
+        (47, 86, 7, torch.bfloat16, 255),
     ],
 )
 def test_what_a_layer_between_cells_asks_of_them(

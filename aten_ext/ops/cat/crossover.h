@@ -51,6 +51,15 @@ constexpr int64_t kUnlikeLength = 4;
 constexpr int64_t kUnlikeElementsPerSM = 800;
 constexpr int64_t kElementsWithoutPacksPerSM = 2048;
 
+// Short parts of the rows of several matrices, so many inputs and rows of all, up to so many bytes of a row
+// on average, where rows are so many bytes apart: upstream goes from one matrix to the next, ours through the
+// result.
+constexpr int64_t kFewestParts = 3;
+constexpr int64_t kMostParts = 16;  // of more nothing was timed
+constexpr int64_t kRowsOfParts = 150000;
+constexpr int64_t kShortPart = 16;
+constexpr int64_t kFarApart = 200;
+
 // Along which it is expanded, or its memory does not run from the last dimension to the first.
 inline bool is_expanded_or_transposed(const c10::TensorImpl& t) {
   int64_t before = 0;  // the stride of the last dimension so far
@@ -116,6 +125,34 @@ inline bool has_short_runs_of_unlike_lengths(const CatInputs& found) {
          found.numel() <= kElementsWithoutPacksPerSM * multiprocessors;
 }
 
+inline bool are_short_parts_far_apart(const at::ITensorListRef& tensors, const CatInputs& found) {
+  const int64_t last = found.valid->dim() - 1;
+  if (found.contiguous || !found.one_dtype || found.count < kFewestParts || found.count > kMostParts ||
+      last < 1 || found.dim != last) {
+    return false;
+  }
+  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
+  const int64_t rows = found.numel() / found.size_at_dim;
+  if (found.size_at_dim * size > kShortPart * found.count || rows * found.count < kRowsOfParts) {
+    return false;
+  }
+  const c10::StorageImpl* const first = found.valid->unsafe_storage().unsafeGetStorageImpl();
+  bool several = false;  // they are not parts of one matrix
+  return with_tensors(tensors, [&](const auto& list) {
+    for (const at::Tensor& tensor : list) {
+      const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
+      if (is_skipped(t)) {
+        continue;
+      }
+      if ((t.sizes()[last] > 1 && t.strides()[last] != 1) || t.strides()[last - 1] * size < kFarApart) {
+        return false;
+      }
+      several = several || t.unsafe_storage().unsafeGetStorageImpl() != first;
+    }
+    return several;
+  });
+}
+
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
   const bool few_dims = found.valid->dim() <= kUpstreamDims || found.count == 1;
   const bool one_launch = few_dims && found.count <= kUpstreamInputs;
@@ -166,6 +203,9 @@ inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const
   }
   if (cat_crossover::has_short_runs_of_unlike_lengths(found)) {
     return "short runs of unlike lengths";
+  }
+  if (cat_crossover::are_short_parts_far_apart(tensors, found)) {
+    return "short parts of rows that lie far apart";
   }
   const Kind kind = cat_crossover::kind_of(tensors, found);
   if (kind == Kind::Other) {

@@ -67,6 +67,12 @@ constexpr int64_t kWavesOfFours = 12;
 // rows of a column lie in as many sectors. Words of 1 byte are too many for that, and so are more words of 2
 // than so many for each multiprocessor.
 constexpr int64_t kPairsApartPerSM = 8192;
+// And inputs that are parts of matrices of their own, up to so many bytes of a row of each, by the word,
+// where rows are so many bytes apart, of up to 8 inputs or more. Neighbours of a column are in other
+// matrices, and a warp that makes several rows of it waits for more pages of memory at a time.
+constexpr int64_t kShortRunApart[4] = {4, 8, 16, 32};  // of words of 1, 2, 4 bytes, or more
+constexpr int64_t kFarRows = 24;
+constexpr int64_t kFarRowsOfMany = 64;
 // Average runs, in bytes. A pack across two of them holds up its warp.
 constexpr int64_t kShortRun = 64;           // up to here more rows a thread, where rows are at least
 constexpr int64_t kLongRow = 2048;          // this long: or each line of an input is read in pieces
@@ -173,11 +179,32 @@ bool are_narrow_and_apart(const CatRunsParams& p, int word) {
          (word > 2 || bytes_of(p) / word <= kPairsApartPerSM * p.gpu.multiprocessors);
 }
 
+// Whether inputs are short parts of the rows of matrices of their own.
+bool are_short_and_far_apart(const CatRunsParams& p, int word) {
+  if (p.count < 2 || !are_few(p) || average_run(p) > kShortRunApart[word <= 4 ? word / 2 : 3]) {
+    return false;
+  }
+  const int64_t far = p.count <= EightRuns::kCapacity ? kFarRows : kFarRowsOfMany;
+  uintptr_t first = std::numeric_limits<uintptr_t>::max();
+  uintptr_t last = 0;
+  int64_t apart = 0;
+  for (int64_t i = 0; i < p.count; ++i) {
+    const int64_t bytes = p.runs[i].row_stride * p.element_size;
+    if (bytes < far) {
+      return false;
+    }
+    first = std::min(first, reinterpret_cast<uintptr_t>(p.runs[i].data));
+    last = std::max(last, reinterpret_cast<uintptr_t>(p.runs[i].data));
+    apart = std::max(apart, bytes);
+  }
+  return p.rows > 1 && last - first >= static_cast<uintptr_t>(apart);
+}
+
 // Whether a thread makes a single word.
 bool are_single(const CatRunsParams& p, int word) {
   const bool columns = word == 4 && p.rows > 1 && p.count > EightRuns::kCapacity;
   const bool few = bytes_of(p) / word <= (word <= 2 || columns ? held_threads(p) / 2 : held_threads(p));
-  return (few || are_narrow_and_apart(p, word)) && in_line(p, word);
+  return (few || are_narrow_and_apart(p, word) || are_short_and_far_apart(p, word)) && in_line(p, word);
 }
 
 template <int word>

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/capture.h"
+#include "core/declined.h"
 #include "core/gpu.h"
 #include "core/tables.h"
 #include "core/to_dtype.h"
@@ -330,7 +331,31 @@ const char* decline_lt(const LinearCall& call) {
                                                            : nullptr;
 }
 
+// Of what the tables are asked about a call, and of what else declines it whatever the flags are. 0: it is
+// not remembered.
+uint64_t fingerprint_of(const LinearCall& call) {
+  Fingerprint print;
+  for (const at::Tensor* t : {&call.mat1, &call.mat2, call.bias, call.out}) {
+    if (t != nullptr && !print.add(*t)) {
+      return 0;
+    }
+    print.add(uint64_t{t != nullptr});
+  }
+  if (call.beta != nullptr && (call.beta->isComplex() || call.alpha->isComplex())) {
+    return 0;
+  }
+  print.add(uint64_t{call.beta != nullptr && call.beta->toDouble() == 1.0} |
+            static_cast<uint64_t>(call.epilogue) << 1);
+  print.add(table_changes.load(std::memory_order_acquire));
+  return print.value();
+}
+
 Choice<LinearPlan> choose_linear(const LinearCall& call) {
+  thread_local Declined declined;
+  const uint64_t fingerprint = fingerprint_of(call);
+  if (const char* known = fingerprint != 0 ? declined.reason(fingerprint) : nullptr) {
+    return known;
+  }
   const at::Tensor& mat1 = call.mat1;
   const char* reason = decline_operands(call);
   reason = reason != nullptr ? reason : decline_scalars(call);
@@ -356,7 +381,12 @@ Choice<LinearPlan> choose_linear(const LinearCall& call) {
   // Of two reasons, the one of the way that was meant for so many rows.
   const bool meant_few_rows = call.m() <= cuda::few_rows::kMaxRows;
   if (no_few_rows != nullptr && no_lt != nullptr) {
-    return meant_few_rows ? no_few_rows : no_lt;
+    reason = meant_few_rows ? no_few_rows : no_lt;
+    // Where the tables differ, it is the same call in a graph, or outside, that decides.
+    if (fingerprint != 0 && few_rows.evidence == nullptr) {
+      declined.add(fingerprint, reason);
+    }
+    return reason;
   }
   reason = decline_flags(mat1.scalar_type());
   reason = reason != nullptr ? reason : decline_tunable_op();

@@ -40,11 +40,60 @@ struct Tf32Projection {
 };
 constexpr Tf32Projection kTf32ProjectionOfSmall{80, 16};
 constexpr Tf32Projection kTf32ProjectionOfOne{108, 48};
+constexpr Tf32Projection kTf32ProjectionOfManyRows{7, 4000};
+// The same of its small layers where columns or H are no multiple of four, and of so many results of a row:
+// of 2,200 such layers of any size four were not in TF32, of 90 results at most.
+constexpr Tf32Projection kTf32ProjectionWithoutVectors{199, 16};
+constexpr int64_t kTf32ResultsWithoutVectors = 96;
 
-constexpr bool has_tf32_projection(Cell cell, int layers, int64_t hidden, int64_t columns, int64_t rows) {
+constexpr bool is_beyond(const Tf32Projection& least, int64_t columns, int64_t rows) {
+  return columns > least.beyond_columns && rows > least.beyond_rows;
+}
+
+// `vectors`: columns and H are multiples of four.
+constexpr bool has_tf32_projection(Cell cell, int layers, int64_t hidden, int64_t columns, int64_t rows,
+                                   bool vectors) {
   const bool is_small = hidden <= cudnn_tf32(cell).beyond_hidden;
-  const Tf32Projection& least = is_small ? kTf32ProjectionOfSmall : kTf32ProjectionOfOne;
-  return (is_small || layers == 1) && columns > least.beyond_columns && rows > least.beyond_rows;
+  if (!is_small && layers > 1) {
+    return false;
+  }
+  if (!vectors) {
+    return is_small && is_beyond(kTf32ProjectionWithoutVectors, columns, rows) &&
+           gates_of(cell) * hidden >= kTf32ResultsWithoutVectors;
+  }
+  return is_beyond(is_small ? kTf32ProjectionOfSmall : kTf32ProjectionOfOne, columns, rows) ||
+         is_beyond(kTf32ProjectionOfManyRows, columns, rows);
+}
+
+// Of fewer results it is in TF32 or not, by no rule that was found: ours would be slower, or far less
+// accurate. From so many multiply-adds of all steps on, that shows. With vectors it is in TF32 on both sides,
+// and cuDNN's takes less time where it is large: T=47 B=180 I=1416 H=20 40 us, ours 44.
+constexpr double kProductsEitherWay = 4e6;
+constexpr int64_t kNarrowProductColumns = 1000;
+constexpr double kNarrowProducts = 2e8;
+inline bool has_narrow_projection(const RnnProblem& problem) {
+  const Sequence& sequence = problem.sequence;
+  const int64_t results = problem.gates() * problem.hidden;
+  const double products = static_cast<double>(sequence.rows() * sequence.features) *
+                          static_cast<double>(results * problem.directions);
+  if (!problem.tf32_allowed || results >= kTf32ResultsWithoutVectors) {
+    return false;
+  }
+  return problem.has_vectors()
+             ? sequence.features >= kNarrowProductColumns && products >= kNarrowProducts
+             : is_beyond(kTf32ProjectionWithoutVectors, sequence.features, sequence.rows()) &&
+                   products >= kProductsEitherWay;
+}
+
+// Stacks whose first layer alone is without vectors, because of its columns: cuDNN multiplies the states of
+// the others in TF32, ours multiply all in fp32. T=22 B=90 I=257 H=336, two layers: 264 us, ours 298.
+constexpr LayersInRanges kKeptBehindAnOddInput[] = {
+    {kGru, kFp32, kOne, kSeveral, kAny, at_least(257), at_least(48)},
+};
+inline bool is_kept_behind_an_odd_input(const RnnProblem& problem) {
+  constexpr int64_t kVector = 4;
+  return problem.tf32_allowed && problem.hidden % kVector == 0 && problem.sequence.features % kVector != 0 &&
+         is_in(kKeptBehindAnOddInput, problem);
 }
 
 // Small layers that cuDNN keeps on the chip too: ours runs for so many rows, both directions counted, in

@@ -11,6 +11,7 @@
 // The rule is compiled in a CPU build too: aten_ext.explain asks it about a GPU elsewhere.
 #include <ATen/core/Tensor.h>
 
+#include "core/declined.h"
 #include "core/gpu.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/overrides.h"
@@ -20,6 +21,12 @@
 namespace aten_ext {
 
 Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
+  // What is declined outside of a graph is so in one too, where launches cost nothing.
+  thread_local Declined declined;
+  const uint64_t fingerprint = fingerprint_of(a);
+  if (const char* known = fingerprint != 0 ? declined.reason(fingerprint) : nullptr) {
+    return known;
+  }
   RnnProblem problem{};
   const char* const reason = problem_of(a, problem);
   if (reason != nullptr) {
@@ -33,6 +40,9 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   const Gpu& gpu = gpu_of(a.input.device());
   const Choice<RnnPlan> choice = plan_rnn(problem, gpu);
   if (choice.reason() != nullptr) {
+    if (fingerprint != 0 && !problem.captured) {
+      declined.add(fingerprint, choice.reason());
+    }
     return choice;
   }
   RnnPlan plan = choice.plan();

@@ -303,14 +303,14 @@ bool has_few_rows(const Sizes& sizes, int64_t features) {
 bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t features) {
   const RnnProblem& problem = sizes.problem;
   const double gates = static_cast<double>(problem.gates() * sizes.hidden);
-  if (!sizes.tf32_allowed) {
-    return false;
+  const bool as_seen = has_tf32_projection(problem.cell, problem.layers, sizes.hidden, features,
+                                           problem.sequence.rows(), sizes.tf32_allowed);
+  if (!sizes.tf32_allowed) {  // without vectors; seen of padded sequences in inference
+    return as_seen && problem.tf32_allowed && !problem.train && !problem.given_packed;
   }
   const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
   const double in_time = flops * std::max(1.0, static_cast<double>(kProjectionColumns) / gates);
-  return r.math == Math::MmaTf32 ||
-         has_tf32_projection(problem.cell, problem.layers, sizes.hidden, features, problem.sequence.rows()) ||
-         in_time > kTf32ProjectionFlops;
+  return r.math == Math::MmaTf32 || as_seen || in_time > kTf32ProjectionFlops;
 }
 
 void take_steps(const Sizes& sizes, bool tf32, RnnPlan& plan) {
@@ -360,6 +360,10 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   }
   if (by_gpu && is_kept_without_gradients(problem)) {
     return "few steps that upstream runs in less time";
+  }
+  if (by_gpu && !problem.train && !problem.given_packed &&
+      (has_narrow_projection(problem) || is_kept_behind_an_odd_input(problem))) {
+    return "products that upstream makes in TF32, or in less time";
   }
   if (is_kept_in_graphs(problem)) {
     return "large layer that upstream runs in less time";
@@ -431,8 +435,8 @@ Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence
 
 Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
   const Sequence& sequence = problem.sequence;
-  // cuDNN's TF32 wants whole vectors of four; the rest it multiplies in fp32, so that TF32 would be far less
-  // accurate than upstream is.
+  // cuDNN's TF32 wants whole vectors of four: most of the rest it multiplies in fp32, so that TF32 would be
+  // far less accurate than upstream is.
   const bool tf32_allowed = problem.tf32_allowed && problem.dtype == Dtype::Float &&
                             problem.hidden % 4 == 0 && sequence.features % 4 == 0;
   const Sizes sizes{problem,        problem.is_16_bits(), tf32_allowed,   sequence.steps,

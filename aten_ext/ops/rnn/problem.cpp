@@ -16,6 +16,7 @@
 
 #include "args.h"
 #include "core/capture.h"
+#include "core/declined.h"
 #include "core/to_dtype.h"
 #include "ops/rnn/checks.h"
 #include "ops/rnn/flat_weights.h"
@@ -142,6 +143,31 @@ bool is_differentiated(const args::_cudnn_rnn& a) {
 }
 
 }  // namespace
+
+uint64_t fingerprint_of(const args::_cudnn_rnn& a) {
+  Fingerprint print;
+  const bool drops = a.train && a.num_layers > 1 && a.dropout != 0.0;
+  if (drops || !a.batch_sizes.empty() || !print.add(a.input)) {
+    return 0;
+  }
+  const bool flags[] = {
+      a.batch_first,
+      a.train,
+      a.bidirectional,
+      is_given(a.cx),
+      is_given(a.weight_buf),
+      a.train && is_differentiated(a),
+      a.input.scalar_type() == at::kFloat && at::globalContext().allowTF32CuDNN(at::Float32Op::RNN)};
+  uint64_t bits = 1;
+  for (const bool flag : flags) {
+    bits = bits << 1 | uint64_t{flag};
+  }
+  for (const int64_t number : {a.mode, a.hidden_size, a.proj_size, a.num_layers, a.weight_stride0}) {
+    print.add(static_cast<uint64_t>(number));
+  }
+  print.add(bits);
+  return print.value();
+}
 
 const char* problem_of(const args::_cudnn_rnn& a, RnnProblem& problem, bool saved) {
   if (a.mode < static_cast<int64_t>(Cell::RnnRelu) || a.mode > static_cast<int64_t>(Cell::Gru)) {

@@ -77,6 +77,10 @@ struct RnnProblem {
   }
 };
 
+// 64 bits of all that a plan of such a call goes by, but for whether it is captured and for what its weights
+// are; 0: it is not remembered (core/declined.h).
+uint64_t fingerprint_of(const args::_cudnn_rnn& arguments);
+
 // The problem, or the reason why it is none of ours; nullptr: it is. `saved`: the weights are what autograd
 // saved of a forward, each wherever it lies, be it of one column.
 const char* problem_of(const args::_cudnn_rnn& arguments, RnnProblem& problem, bool saved = false);

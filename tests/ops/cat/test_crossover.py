@@ -15,6 +15,7 @@ MIXED = "inputs of different layouts that upstream reads as fast"
 ONE = "one input that is not contiguous"
 UNLIKE = "short runs of unlike lengths"
 CONVERTED = "large inputs that upstream converts as fast"
+FAR_APART = "short parts of rows that lie far apart"
 
 
 def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -31,6 +32,16 @@ def unlike(
 ) -> list[torch.Tensor]:
     """Matrices of 3 columns, and one of more."""
     return [meta(rows, columns, dtype=dtype) for columns in (*[3] * (count - 1), most)]
+
+
+def parts(rows: int, columns: int, of: int, count: int = 3) -> list[torch.Tensor]:
+    """The first columns of several matrices."""
+    return [meta(rows, of)[:, :columns] for _ in range(count)]
+
+
+def parts_of_one(rows: int) -> list[torch.Tensor]:
+    matrix = meta(rows, 50)
+    return [matrix[:, first : first + 4] for first in (0, 4, 8)]
 
 
 def route(tensors: list[torch.Tensor], dim: int) -> str:
@@ -67,6 +78,17 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     (MIXED, lambda: [meta(4096, 768, dtype=torch.int64), wide(4096, 768, torch.int64)], 0),
     (ONE, lambda: [wide(16, 1536)], 0),
     (ONE, lambda: [wide(1600, 1537)], 0),
+    (FAR_APART, lambda: parts(50000, 4, of=50), 1),
+    (FAR_APART, lambda: [meta(5, 10000, 50)[..., 9:13] for _ in range(3)], 2),
+    (FAR_APART, lambda: parts(50000, 1, of=50), 1),
+    ("fused", lambda: parts(49999, 4, of=50), 1),
+    ("fused", lambda: parts(50000, 5, of=50), 1),
+    ("fused", lambda: parts(50000, 4, of=49), 1),
+    ("fused", lambda: parts(80000, 4, of=50, count=2), 1),
+    ("fused", lambda: parts(10000, 4, of=50, count=17), 1),
+    ("fused", lambda: parts(50000, 4, of=50), 0),
+    ("fused", lambda: parts_of_one(50000), 1),
+    ("fused", lambda: [meta(50000, 100)[:, :8:2] for _ in range(3)], 1),
     (UNLIKE, lambda: unlike(100), 1),
     ("fused", lambda: unlike(100, dtype=torch.float32), 1),
     ("fused", lambda: unlike(300, most=13), 1),

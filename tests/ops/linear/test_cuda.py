@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import aten_ext
+from made_up_tables import all_of
 from ops.linear.cases import FAST, HALF, NAMES, Linear
 
 
@@ -169,3 +170,26 @@ def test_mlp() -> None:
         with aten_ext.disabled():
             theirs = down(torch.nn.functional.silu(gate(x)) * up(x))
     torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_what_was_declined_is_known_until_a_table_changes() -> None:
+    """A rule is not asked twice about a call, but about one that differs, and by a new table."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    name, capability, multiprocessors = torch.ops.aten_ext.table_gpu(device)
+    mat1, weight = torch.randn(8, 256, device="cuda"), torch.randn(512, 256, device="cuda")
+    reason = "shape that upstream multiplies faster"
+    for percent in (50, 255, 50):  # the fixture takes its table away again
+        for family in ("linear", "linear_in_graphs"):
+            torch.ops.aten_ext.add_table(family, name, capability, multiprocessors, True, all_of(percent))
+        aten_ext.reset_counts()
+        for _ in range(3):
+            torch.mm(mat1, weight.t())
+        counts = aten_ext.counts("CUDA")["mm"]
+        expected = (0, {reason: 3}) if percent == 50 else (3, {})
+        assert (counts.ran, dict(counts.declined)) == expected
+    with pytest.raises(RuntimeError):
+        torch.mm(mat1, weight)
+    aten_ext.reset_counts()
+    torch.mm(mat1.t(), torch.randn(8, 16, device="cuda"))
+    assert dict(aten_ext.counts("CUDA")["mm"].declined) == {"more than 64 rows": 1}

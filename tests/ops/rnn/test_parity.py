@@ -256,3 +256,17 @@ def test_same_bits_every_time(mode: int) -> None:
     with torch.no_grad():
         first = module(x)[0]
         assert all(torch.equal(module(x)[0], first) for _ in range(20))
+
+
+@pytest.mark.gpu
+def test_what_was_declined_is_known() -> None:
+    """A rule is not asked twice about a call, but about one that differs."""
+    small = torch.nn.LSTM(64, 56).cuda().eval()
+    large = torch.nn.LSTM(64, 256).cuda().eval()
+    x = torch.randn(36, 4, 64, device="cuda")
+    aten_ext.reset_counts()
+    with torch.no_grad():
+        for layer in (small, small, large, small, large):
+            layer(x)
+    counts = aten_ext.counts("CUDA")["_cudnn_rnn"]
+    assert counts.ran == 2 and dict(counts.declined) == {"layer that cuDNN keeps on the chip": 3}

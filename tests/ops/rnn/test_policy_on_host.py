@@ -282,13 +282,24 @@ def test_policy(ops: Any, changes: dict[str, Any], expected: tuple[Any, ...]) ->
         (False, True, 50, 4, 84, 196, False),
         (False, True, 17, 1, 2048, 192, True),
         (False, True, 16, 1, 2048, 192, False),
+        # Of many rows always.
+        (False, True, 41, 100, 8, 36, True),
+        (False, True, 40, 100, 8, 36, False),
+        (False, True, 41, 100, 4, 36, False),
+        # Of small layers without vectors, if columns and results are many.
+        (False, True, 50, 4, 200, 33, True),
+        (False, True, 50, 4, 199, 33, False),
+        (False, True, 50, 4, 201, 32, True),
+        (False, True, 50, 4, 201, 192, True),
+        (False, True, 50, 4, 201, 193, False),
+        (False, False, 50, 4, 201, 192, False),
         # Few rows are a kernel of our own: up to 128, 12 million multiply-adds and 1.3 million weights.
         (False, True, 129, 1, 84, 192, True),
         (False, True, 128, 1, 84, 192, False),
         (False, True, 25, 1, 832, 192, False),
         (False, True, 25, 1, 836, 192, True),
-        (False, True, 50, 1600, 80, 8, True),  # a narrow product takes as long as one of 128 gates
-        (False, True, 50, 1200, 80, 8, False),
+        (False, True, 2, 1600, 80, 8, True),  # a narrow product takes as long as one of 128 gates
+        (False, True, 2, 1200, 80, 8, False),
         (False, True, 1, 16, 512, 512, True),
         (False, True, 1, 8, 512, 512, False),
     ],

@@ -457,3 +457,26 @@ def test_one_step_in_tf32(hidden: int, inputs: int, taken: list[int], left: list
         assert {ask_layer(**step, batch=batch) for batch in left} == {"one step of a large batch"}
     with tf32_allowed(False):
         assert {ask_layer(**step, batch=batch) for batch in (*taken, *left)} == {"one step of a large batch"}
+
+
+def test_products_that_upstream_multiplies_in_tf32() -> None:
+    """Where ours would be in fp32: no vectors and few units, or an odd input below a stack."""
+    reason = "products that upstream makes in TF32, or in less time"
+    few = {"steps": 50, "batch": 100, "inputs": 201, "hidden": 31}
+    stack = {"steps": 50, "batch": 48, "inputs": 9, "hidden": 260, "layers": 2}
+    with tf32_allowed(True):
+        assert ask_layer(**few) == ask_layer(**stack) == reason
+        for change in ({"hidden": 32}, {"inputs": 199}, {"inputs": 204, "hidden": 28}, {"steps": 2}):
+            assert ask_layer(**few | change) != reason
+        narrow = {"steps": 50, "batch": 100, "inputs": 1000, "hidden": 16}
+        assert ask_layer(**narrow) == reason
+        for change in ({"hidden": 32}, {"inputs": 996}, {"steps": 41}):
+            assert ask_layer(**narrow | change) != reason
+        for change in ({"batch": 47}, {"hidden": 256}, {"layers": 1}, {"inputs": 8}, {"hidden": 261}):
+            assert ask_layer(**stack | change) != reason
+        assert ask_layer(**stack, bidirectional=True) != reason
+        assert ask_layer(**stack, mode=LSTM) != reason
+        assert ask_layer(**few, train=True) != reason
+        assert ask_layer(**few, captured=False) == reason
+    with tf32_allowed(False):
+        assert ask_layer(**few) == ask_layer(**stack) == ""
