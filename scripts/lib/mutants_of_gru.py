@@ -182,15 +182,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: a small layer is projected in fp32",
         _PLAN,
-        "r.math == Math::MmaTf32 || as_seen ||",
-        "r.math == Math::MmaTf32 || !as_seen ||",
+        "         has_tf32_projection(problem.cell",
+        "         !has_tf32_projection(problem.cell",
         ("tests/ops/rnn/test_policy_on_host.py::test_tf32_products",),
     ),
     (
         "gru: a stack of large layers is projected in TF32",
         "aten_ext/ops/rnn/cudnn_facts.h",
-        "if (!is_small && layers > 1) {",
-        "if (false) {",
+        "return (is_small || layers == 1) &&",
+        "return (is_small || layers >= 1) &&",
         ("tests/ops/rnn/training/test_training_rules.py::test_a_projection_in_tf32_is_said",),
     ),
     (

@@ -40,29 +40,33 @@ struct Tf32Projection {
 };
 constexpr Tf32Projection kTf32ProjectionOfSmall{80, 16};
 constexpr Tf32Projection kTf32ProjectionOfOne{108, 48};
-constexpr Tf32Projection kTf32ProjectionOfManyRows{7, 4000};
-// The same of its small layers where columns or H are no multiple of four, and of so many results of a row:
-// of 2,200 such layers of any size four were not in TF32, of 90 results at most.
-constexpr Tf32Projection kTf32ProjectionWithoutVectors{199, 16};
-constexpr int64_t kTf32ResultsWithoutVectors = 96;
 
 constexpr bool is_beyond(const Tf32Projection& least, int64_t columns, int64_t rows) {
   return columns > least.beyond_columns && rows > least.beyond_rows;
 }
 
-// `vectors`: columns and H are multiples of four.
-constexpr bool has_tf32_projection(Cell cell, int layers, int64_t hidden, int64_t columns, int64_t rows,
-                                   bool vectors) {
-  const bool is_small = hidden <= cudnn_tf32(cell).beyond_hidden;
-  if (!is_small && layers > 1) {
-    return false;
-  }
-  if (!vectors) {
-    return is_small && is_beyond(kTf32ProjectionWithoutVectors, columns, rows) &&
-           gates_of(cell) * hidden >= kTf32ResultsWithoutVectors;
-  }
-  return is_beyond(is_small ? kTf32ProjectionOfSmall : kTf32ProjectionOfOne, columns, rows) ||
-         is_beyond(kTf32ProjectionOfManyRows, columns, rows);
+constexpr bool is_small_layer(Cell cell, int64_t hidden) {
+  return hidden <= cudnn_tf32(cell).beyond_hidden;
+}
+
+constexpr bool has_tf32_projection(Cell cell, int layers, int64_t hidden, int64_t columns, int64_t rows) {
+  const bool is_small = is_small_layer(cell, hidden);
+  return (is_small || layers == 1) &&
+         is_beyond(is_small ? kTf32ProjectionOfSmall : kTf32ProjectionOfOne, columns, rows);
+}
+
+// Padded sequences in inference, which alone were looked at so: of many rows always; and in small layers
+// whose columns or H are no multiple of four, of so many results of a row: of 2,200 such layers of any size
+// four were not in TF32, of 90 results at most. `vectors`: columns and H are multiples of four.
+constexpr Tf32Projection kTf32ProjectionOfManyRows{7, 4000};
+constexpr Tf32Projection kTf32ProjectionWithoutVectors{199, 16};
+constexpr int64_t kTf32ResultsWithoutVectors = 96;
+constexpr bool has_tf32_projection_in_inference(Cell cell, int layers, int64_t hidden, int64_t columns,
+                                                int64_t rows, bool vectors) {
+  const bool is_small = is_small_layer(cell, hidden);
+  return vectors ? (is_small || layers == 1) && is_beyond(kTf32ProjectionOfManyRows, columns, rows)
+                 : is_small && is_beyond(kTf32ProjectionWithoutVectors, columns, rows) &&
+                       gates_of(cell) * hidden >= kTf32ResultsWithoutVectors;
 }
 
 // Of fewer results it is in TF32 or not, by no rule that was found: ours would be slower, or far less

@@ -303,14 +303,23 @@ bool has_few_rows(const Sizes& sizes, int64_t features) {
 bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t features) {
   const RnnProblem& problem = sizes.problem;
   const double gates = static_cast<double>(problem.gates() * sizes.hidden);
-  const bool as_seen = has_tf32_projection(problem.cell, problem.layers, sizes.hidden, features,
-                                           problem.sequence.rows(), sizes.tf32_allowed);
-  if (!sizes.tf32_allowed) {  // without vectors; seen of padded sequences in inference
-    return as_seen && problem.tf32_allowed && !problem.train && !problem.given_packed;
+  if (!problem.tf32_allowed || sizes.sixteen_bits) {
+    return false;
+  }
+  const bool vectors = sizes.tf32_allowed;
+  const int64_t rows = problem.sequence.rows();
+  if (!problem.train && !problem.given_packed &&
+      has_tf32_projection_in_inference(problem.cell, problem.layers, sizes.hidden, features, rows, vectors)) {
+    return true;
+  }
+  if (!vectors) {
+    return false;
   }
   const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
   const double in_time = flops * std::max(1.0, static_cast<double>(kProjectionColumns) / gates);
-  return r.math == Math::MmaTf32 || as_seen || in_time > kTf32ProjectionFlops;
+  return r.math == Math::MmaTf32 ||
+         has_tf32_projection(problem.cell, problem.layers, sizes.hidden, features, rows) ||
+         in_time > kTf32ProjectionFlops;
 }
 
 void take_steps(const Sizes& sizes, bool tf32, RnnPlan& plan) {
