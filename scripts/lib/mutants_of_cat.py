@@ -22,6 +22,20 @@ _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "cat: parts of few rows that lie far apart go upstream",
+        "aten_ext/ops/cat/crossover.h",
+        "|| rows * found.count < kRowsOfParts",
+        "",
+        ("tests/ops/cat/test_crossover.py",),
+    ),
+    (
+        "cat: parts of one matrix are taken for parts of several",
+        "aten_ext/ops/cat/crossover.h",
+        "return several;",
+        "return true;",
+        ("tests/ops/cat/test_crossover.py",),
+    ),
+    (
         "cat: sizes beside the dimension may differ",
         _RULE,
         "fits = sizes[d] == expected[d] || ",

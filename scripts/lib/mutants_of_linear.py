@@ -21,6 +21,34 @@ _PLANS = "tests/ops/linear/test_lt_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "linear: a layer of little depth asks for no more than others",
+        "aten_ext/ops/linear/crossover.h",
+        "is_shallow(layer)  ? kAskedShallow",
+        "false  ? kAskedShallow",
+        ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: the rows of a layer of little depth speak for it",
+        "aten_ext/ops/linear/crossover.h",
+        "is_shallow(layer) ? Neighbours{0, kRows - 1} :",
+        "false ? Neighbours{0, kRows - 1} :",
+        ("tests/core/test_tables.py::test_all_rows_speak_for_layers_of_little_depth",),
+    ),
+    (
+        "core: calls whose tensors lie otherwise are taken for alike",
+        "aten_ext/core/declined.h",
+        "add(static_cast<uint64_t>(t.strides()[d]));",
+        "",
+        ("tests/core/test_declined.py",),
+    ),
+    (
+        "core: a call is declined for another one's reason",
+        "aten_ext/core/declined.h",
+        "place.fingerprint == fingerprint ? place.reason : nullptr",
+        "place.reason",
+        ("tests/core/test_declined.py",),
+    ),
+    (
         "linear: a ReLU asks for no more",
         _RULE,
         "call.epilogue == Epilogue::ReLU};",

@@ -251,6 +251,15 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
     assert explain(1, 8192, 100000).reason == SLOWER
 
 
+def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    percent = all_of(50)
+    percent[..., 5, :, :] = 255  # of 32 rows
+    register(MADE_UP, percent)
+    assert explain(32, 96, 7, torch.float32).route == "upstream"
+    assert explain(32, 96, 8, torch.float32).route == "fused"
+
+
 @pytest.mark.parametrize(
     ("rows", "n", "k", "dtype", "least"),
     [

@@ -413,6 +413,7 @@ def test_a_projection_in_tf32_is_said() -> None:
         assert tf32 not in plan_of(50, 4, GRU, torch.float32, hidden=256, inputs=128, layers=2), (
             "of a stack of large layers cuDNN does some in fp32"
         )
+        assert tf32 not in plan_of(50, 4, GRU, torch.float32, hidden=64, inputs=201), "in inference alone"
         assert tf32 not in plan_of(50, 4, GRU, torch.bfloat16, **small)
     with tf32_allowed(False):
         assert tf32 not in plan_of(50, 4, GRU, torch.float32, **small)
