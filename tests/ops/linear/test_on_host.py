@@ -304,7 +304,7 @@ def test_not_finite(act: bool) -> None:
     load()
     values = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 1e30, -1e30, -100.0, 100.0])
     result = torch.ops.aten_ext_on_host._addmm_activation(
-        values, torch.zeros(1, 4), torch.zeros(8, 4).t(), use_gelu=act
+        values, torch.zeros(1, 8), torch.zeros(8, 8).t(), use_gelu=act
     )[0]
     expected = torch.nn.functional.gelu(values, approximate="tanh") if act else torch.relu(values)
     torch.testing.assert_close(result, expected, equal_nan=True)
