@@ -11,14 +11,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/mix.h"
+
 namespace aten_ext {
 
-// 64 bits of all that a rule goes by.
+// 64 bits of all that a rule goes by. 0, where it begins, stands for a call that is not to be remembered.
 class Fingerprint {
  public:
   void add(uint64_t word) {
-    state_ = (state_ ^ word) * 0x9e3779b97f4a7c15u;
-    state_ ^= state_ >> 32;
+    state_ = mix(state_, word);
   }
 
   // What a tensor is, how it lies, and where in a line of the cache it begins. False: it is no tensor of a
@@ -60,6 +61,9 @@ class Declined {
   }
 
   void add(uint64_t fingerprint, const char* reason) {
+    if (fingerprint == 0) {
+      return;
+    }
     places_[fingerprint % kPlaces] = {fingerprint, reason};
   }
 

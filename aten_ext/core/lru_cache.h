@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/mix.h"
+
 namespace aten_ext {
 
 // Hash and equality of the bytes: Key has no padding, so equal keys have equal bytes.
@@ -22,8 +24,7 @@ struct HashBytes {
     std::memcpy(words, &key, sizeof(Key));
     uint64_t hash = 0;
     for (const uint64_t word : words) {
-      hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-      hash ^= hash >> 32;
+      hash = mix(hash, word);
     }
     return static_cast<size_t>(hash);
   }

@@ -58,7 +58,7 @@ constexpr int64_t kFewestParts = 3;
 constexpr int64_t kMostParts = 16;  // of more nothing was timed
 constexpr int64_t kRowsOfParts = 150000;
 constexpr int64_t kShortPart = 16;
-constexpr int64_t kFarApart = 200;
+constexpr int64_t kBytesFarApart = 200;
 
 // Along which it is expanded, or its memory does not run from the last dimension to the first.
 inline bool is_expanded_or_transposed(const c10::TensorImpl& t) {
@@ -144,7 +144,7 @@ inline bool are_short_parts_far_apart(const at::ITensorListRef& tensors, const C
       if (is_skipped(t)) {
         continue;
       }
-      if ((t.sizes()[last] > 1 && t.strides()[last] != 1) || t.strides()[last - 1] * size < kFarApart) {
+      if ((t.sizes()[last] > 1 && t.strides()[last] != 1) || t.strides()[last - 1] * size < kBytesFarApart) {
         return false;
       }
       several = several || t.unsafe_storage().unsafeGetStorageImpl() != first;

@@ -353,7 +353,7 @@ uint64_t fingerprint_of(const LinearCall& call) {
 Choice<LinearPlan> choose_linear(const LinearCall& call) {
   thread_local Declined declined;
   const uint64_t fingerprint = fingerprint_of(call);
-  if (const char* known = fingerprint != 0 ? declined.reason(fingerprint) : nullptr) {
+  if (const char* known = declined.reason(fingerprint)) {
     return known;
   }
   const at::Tensor& mat1 = call.mat1;
@@ -382,8 +382,8 @@ Choice<LinearPlan> choose_linear(const LinearCall& call) {
   const bool meant_few_rows = call.m() <= cuda::few_rows::kMaxRows;
   if (no_few_rows != nullptr && no_lt != nullptr) {
     reason = meant_few_rows ? no_few_rows : no_lt;
-    // Where the tables differ, it is the same call in a graph, or outside, that decides.
-    if (fingerprint != 0 && few_rows.evidence == nullptr) {
+    // Without evidence both tables said so, and it is declined in a graph and outside.
+    if (few_rows.evidence == nullptr) {
       declined.add(fingerprint, reason);
     }
     return reason;

@@ -24,7 +24,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   // What is declined outside of a graph is so in one too, where launches cost nothing.
   thread_local Declined declined;
   const uint64_t fingerprint = fingerprint_of(a);
-  if (const char* known = fingerprint != 0 ? declined.reason(fingerprint) : nullptr) {
+  if (const char* known = declined.reason(fingerprint)) {
     return known;
   }
   RnnProblem problem{};
@@ -40,7 +40,7 @@ Choice<cuda::RnnPlan> cuda::choose(const args::_cudnn_rnn& a) {
   const Gpu& gpu = gpu_of(a.input.device());
   const Choice<RnnPlan> choice = plan_rnn(problem, gpu);
   if (choice.reason() != nullptr) {
-    if (fingerprint != 0 && !problem.captured) {
+    if (!problem.captured) {
       declined.add(fingerprint, choice.reason());
     }
     return choice;

@@ -370,10 +370,6 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   if (by_gpu && is_kept_without_gradients(problem)) {
     return "few steps that upstream runs in less time";
   }
-  if (by_gpu && !problem.train && !problem.given_packed &&
-      (has_narrow_projection(problem) || is_kept_behind_an_odd_input(problem))) {
-    return "products that upstream makes in TF32, or in less time";
-  }
   if (is_kept_in_graphs(problem)) {
     return "large layer that upstream runs in less time";
   }
@@ -385,6 +381,11 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   }
   if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
     return "one step of a large batch";
+  }
+  // The kernel of few rows is in fp32 on its own account.
+  const bool narrow = has_narrow_projection(problem) && !has_few_rows(sizes, problem.sequence.features);
+  if (by_gpu && !problem.train && !problem.given_packed && (narrow || is_kept_behind_an_odd_input(problem))) {
+    return "products that upstream makes in TF32, or in less time";
   }
   const bool on_chip = by_gpu && !problem.given_packed &&
                        (is_static(problem) || (!is_judged_in_training(problem) && is_kept_on_chip(problem)));

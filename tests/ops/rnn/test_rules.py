@@ -470,6 +470,8 @@ def test_products_that_upstream_multiplies_in_tf32() -> None:
             assert ask_layer(**few | change) != reason
         narrow = {"steps": 50, "batch": 100, "inputs": 1000, "hidden": 16}
         assert ask_layer(**narrow) == reason
+        assert ask_layer(**few | {"steps": 8, "batch": 16, "inputs": 401}) != reason, "few rows"
+        assert ask_layer(**few | {"steps": 1, "batch": 256}) != reason, "one step"
         for change in ({"hidden": 32}, {"inputs": 996}, {"steps": 41}):
             assert ask_layer(**narrow | change) != reason
         for change in ({"batch": 47}, {"hidden": 256}, {"layers": 1}, {"inputs": 8}, {"hidden": 261}):
