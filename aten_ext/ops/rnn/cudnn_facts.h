@@ -18,11 +18,14 @@ struct CudnnTf32 {
   int64_t other_rows, other_rows_hidden;
 };
 constexpr CudnnTf32 kCudnnTf32[] = {
-    {384, 17, 640, 16, 752}, {384, 17, 640, 16, 752}, {192, 17, 448, 0, 0}, {192, 20, 640, 0, 0}};
+    {384, 17, 640, 16, 752}, {384, 17, 640, 16, 752}, {192, 17, 448, 0, 0}, {192, 17, 600, 16, 496}};
 
 constexpr const CudnnTf32& cudnn_tf32(Cell cell) {
   return kCudnnTf32[static_cast<int>(cell)];
 }
+
+// Whatever the layer's input is. Of an H that is no multiple of so many some are in fp32.
+constexpr int64_t kTf32Vector = 4;
 
 constexpr bool has_tf32_state(Cell cell, int64_t batch, int64_t hidden) {
   const CudnnTf32& cudnn = cudnn_tf32(cell);
@@ -69,6 +72,9 @@ constexpr bool has_tf32_projection_in_inference(Cell cell, int layers, int64_t h
                        gates_of(cell) * hidden >= kTf32ResultsWithoutVectors;
 }
 
+// Beside a state in TF32, of inputs whose columns alone are no multiple of four.
+constexpr Tf32Projection kTf32ProjectionBesideState{199, 48};
+
 // Of fewer results it is in TF32 or not, by no rule that was found: ours would be slower, or far less
 // accurate. From so many multiply-adds of all steps on, that shows. With vectors it is in TF32 on both sides,
 // and cuDNN's takes less time where it is large: T=47 B=180 I=1416 H=20 40 us, ours 44.
@@ -87,17 +93,6 @@ inline bool has_narrow_projection(const RnnProblem& problem) {
              ? sequence.features >= kNarrowProductColumns && products >= kNarrowProducts
              : is_beyond(kTf32ProjectionWithoutVectors, sequence.features, sequence.rows()) &&
                    products >= kProductsEitherWay;
-}
-
-// Stacks whose first layer alone is without vectors, because of its columns: cuDNN multiplies the states of
-// the others in TF32, ours multiply all in fp32. T=22 B=90 I=257 H=336, two layers: 264 us, ours 298.
-constexpr LayersInRanges kKeptBehindAnOddInput[] = {
-    {kGru, kFp32, kOne, kSeveral, kAny, at_least(257), at_least(48)},
-};
-inline bool is_kept_behind_an_odd_input(const RnnProblem& problem) {
-  constexpr int64_t kVector = 4;
-  return problem.tf32_allowed && problem.hidden % kVector == 0 && problem.sequence.features % kVector != 0 &&
-         is_in(kKeptBehindAnOddInput, problem);
 }
 
 // Small layers that cuDNN keeps on the chip too: ours runs for so many rows, both directions counted, in

@@ -33,6 +33,10 @@ constexpr Range kSeveral{2.0};
 constexpr int kGru = 1, kLstm = 2, kRnn = 4, kAnyCell = 7;
 constexpr int kFp32 = 1, kFp16 = 2, kBf16 = 4, k16Bits = 6, kAnyDtype = 7;
 
+constexpr int bit_of(Cell cell) {
+  return cell == Cell::Gru ? kGru : cell == Cell::Lstm ? kLstm : kRnn;
+}
+
 struct LayersInRanges {
   int cells, dtypes;
   Range directions{}, layers{}, steps{}, hidden{}, batch{}, rows{};
@@ -51,14 +55,13 @@ struct LayersInRanges {
 
   bool has(const RnnProblem& problem) const {
     const Sequence& sequence = problem.sequence;
-    const int cell = problem.cell == Cell::Gru ? kGru : problem.cell == Cell::Lstm ? kLstm : kRnn;
     const int dtype = problem.dtype == Dtype::Float ? kFp32 : problem.dtype == Dtype::Half ? kFp16 : kBf16;
     const double matrices = static_cast<double>(problem.gates() * problem.hidden) *
                             static_cast<double>(problem.input() + problem.hidden);
     const auto steps_of_row = static_cast<double>(sequence.steps);
     const auto rows_of_step = static_cast<double>(sequence.batch);
-    return (cells & cell) != 0 && (dtypes & dtype) != 0 && directions.has(problem.directions) &&
-           layers.has(problem.layers) && steps.has(steps_of_row) &&
+    return (cells & bit_of(problem.cell)) != 0 && (dtypes & dtype) != 0 &&
+           directions.has(problem.directions) && layers.has(problem.layers) && steps.has(steps_of_row) &&
            hidden.has(static_cast<double>(problem.hidden)) && batch.has(rows_of_step) &&
            rows.has(steps_of_row * rows_of_step) && weights.has(matrices / 1e3) &&
            products.has(rows_of_step * matrices / 1e6) && step_rows.has(rows_of_step * problem.directions) &&

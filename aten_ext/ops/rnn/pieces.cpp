@@ -163,7 +163,7 @@ int64_t products_of_row(const RnnProblem& problem, const Slowness& slowness) {
 
 // Whether the recurrence multiplies in fp32.
 bool is_in_floats(const RnnProblem& problem, bool tf32_allowed) {
-  return !problem.is_16_bits() && !(tf32_allowed && problem.has_vectors() &&
+  return !problem.is_16_bits() && !(tf32_allowed && problem.hidden % kTf32Vector == 0 &&
                                     has_tf32_state(problem.cell, problem.sequence.batch, problem.hidden));
 }
 

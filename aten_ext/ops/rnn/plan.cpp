@@ -12,6 +12,7 @@
 #include "ops/rnn/groups.h"
 #include "ops/rnn/launch_bound.h"
 #include "ops/rnn/sizes.h"
+#include "ops/rnn/stack_facts.h"
 #include "ops/rnn/training/upstream_facts.h"
 
 namespace aten_ext::cuda {
@@ -306,14 +307,14 @@ bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t feature
   if (!problem.tf32_allowed || sizes.sixteen_bits) {
     return false;
   }
-  const bool vectors = sizes.tf32_allowed;
+  const bool vectors = sizes.tf32_allowed && features % kTf32Vector == 0;
   const int64_t rows = problem.sequence.rows();
   if (!problem.train && !problem.given_packed &&
       has_tf32_projection_in_inference(problem.cell, problem.layers, sizes.hidden, features, rows, vectors)) {
     return true;
   }
   if (!vectors) {
-    return false;
+    return r.math == Math::MmaTf32 && is_beyond(kTf32ProjectionBesideState, features, rows);
   }
   const double flops = 2.0 * gates * static_cast<double>(sizes.batch * features * sizes.directions);
   const double in_time = flops * std::max(1.0, static_cast<double>(kProjectionColumns) / gates);
@@ -349,6 +350,8 @@ const char* take_recurrence(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   return choose_kernel(plan.problem, plan.recurrence) ? nullptr : "hidden size without a kernel";
 }
 
+constexpr const char* kLargeLayer = "large layer that upstream runs in less time";
+
 const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   const RnnProblem& problem = plan.problem;
   // Upstream takes none of its persistent kernels for a packed sequence, and the kernels of one step do not
@@ -371,7 +374,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     return "few steps that upstream runs in less time";
   }
   if (is_kept_in_graphs(problem)) {
-    return "large layer that upstream runs in less time";
+    return kLargeLayer;
   }
   bool tf32 = false;
   const bool steps = !packed && plan_steps(sizes, tf32);
@@ -384,7 +387,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   }
   // The kernel of few rows is in fp32 on its own account.
   const bool narrow = has_narrow_projection(problem) && !has_few_rows(sizes, problem.sequence.features);
-  if (by_gpu && !problem.train && !problem.given_packed && (narrow || is_kept_behind_an_odd_input(problem))) {
+  if (by_gpu && !problem.train && !problem.given_packed && narrow) {
     return "products that upstream makes in TF32, or in less time";
   }
   const bool on_chip = by_gpu && !problem.given_packed &&
@@ -398,7 +401,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
     take_steps(sizes, tf32, plan);
     return nullptr;
   }
-  return reason;
+  return reason == nullptr && by_gpu && is_kept_stack(plan) ? kLargeLayer : reason;
 }
 
 }  // namespace
@@ -445,10 +448,8 @@ Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence
 
 Choice<RnnPlan> plan_rnn(const RnnProblem& problem, const Gpu& gpu) {
   const Sequence& sequence = problem.sequence;
-  // cuDNN's TF32 wants whole vectors of four: most of the rest it multiplies in fp32, so that TF32 would be
-  // far less accurate than upstream is.
-  const bool tf32_allowed = problem.tf32_allowed && problem.dtype == Dtype::Float &&
-                            problem.hidden % 4 == 0 && sequence.features % 4 == 0;
+  const bool tf32_allowed =
+      problem.tf32_allowed && problem.dtype == Dtype::Float && problem.hidden % kTf32Vector == 0;
   const Sizes sizes{problem,        problem.is_16_bits(), tf32_allowed,   sequence.steps,
                     sequence.batch, problem.input(),      problem.hidden, problem.directions};
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();

@@ -14,7 +14,7 @@ constexpr int64_t kBlockHidden = 128;
 struct Sizes {
   const RnnProblem& problem;
   bool sixteen_bits;
-  bool tf32_allowed;
+  bool tf32_allowed;                    // and H is a multiple of four
   int64_t steps, batch, input, hidden;  // input: of the layer with the most features
   int directions;
 };

@@ -155,8 +155,8 @@ bool is_tf32_step(const Sizes& sizes, double weights) {
   // Up to there cuDNN's product with the state is in fp32: ours is to be a small part of the error.
   const bool projected =
       sizes.hidden > cudnn_tf32(Cell::Gru).beyond_hidden || sizes.problem.sequence.features >= sizes.hidden;
-  if (!sizes.tf32_allowed || !whole || !projected || sizes.hidden < kTf32StepHidden ||
-      !(few_rows || sizes.batch >= kTf32StepRows)) {
+  if (!sizes.tf32_allowed || !sizes.problem.has_vectors() || !whole || !projected ||
+      sizes.hidden < kTf32StepHidden || !(few_rows || sizes.batch >= kTf32StepRows)) {
     return false;
   }
   return many_weights ? sizes.batch <= kMaxTf32StepRowsOfManyWeights && weights <= kMaxTf32StepWeights
@@ -214,7 +214,7 @@ bool plan_steps_of_others(const Sizes& sizes, double weights_of_direction, bool&
       is_fma_step(sizes, products)) {
     return true;
   }
-  tf32 = is_tf32_recurrence(sizes) && is_tf32_step_of_others(sizes, products);
+  tf32 = vectors && is_tf32_recurrence(sizes) && is_tf32_step_of_others(sizes, products);
   return tf32 || (one && is_fma_step(sizes, products));
 }
 

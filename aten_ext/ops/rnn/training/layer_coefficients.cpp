@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/rnn/cudnn_facts.h"
 #include "ops/rnn/training/copies.h"
 #include "ops/rnn/training/few_rows.h"
 #include "ops/rnn/training/layer_run.h"
@@ -165,13 +166,15 @@ class Coefficients : LayerPart {
   }
 
   cudaError_t gate_products(const Operands& x, const Operands& h, int64_t rows) const {
-    LtProduct product = run_.new_product(plan_.tf32);
+    // As the forward does.
+    LtProduct product = run_.new_product(plan_.tf32 && layer_.features % kTf32Vector == 0);
     product.m = sizes_.gates;
     product.n = rows;
     product.k = layer_.features;
     if (const cudaError_t error = run_.products(product, x, directions_); error != cudaSuccess) {
       return error;
     }
+    product.tf32 = plan_.tf32;
     product.k = sizes_.hidden;
     product.adds = sizes_.is_lstm;
     return run_.products(product, h, directions_);

@@ -7,9 +7,11 @@
 
 #include "core/gpu.h"
 #include "core/math.h"
+#include "ops/rnn/cudnn_facts.h"
 #include "ops/rnn/few_products.h"
 #include "ops/rnn/groups.h"
 #include "ops/rnn/launch_bound.h"
+#include "ops/rnn/stack_facts.h"
 #include "ops/rnn/training/sizes.h"
 #include "ops/rnn/training/upstream_facts.h"
 
@@ -41,7 +43,6 @@ constexpr int64_t kFewPartBytes = int64_t{8} << 20;
 // and more, of all sizes. What makes the states' gradients only here.
 constexpr int64_t kTf32BeyondHidden = 192;
 constexpr int64_t kTf32Batch = 4;
-constexpr int64_t kTf32Multiple = 4;
 // And where it does not although it may: gradients of weights of so few elements, summed over so few rows.
 // Seen from 24 rows to 72 of up to 135 thousand elements (128 of 65 thousand, too).
 constexpr int64_t kFewWeightElements = 140'000;
@@ -66,8 +67,7 @@ constexpr int64_t kManyRows = 512;
 // ------------------------------------------------------------------------------------------------------
 
 bool may_tf32(const RnnProblem& problem) {
-  return problem.dtype == Dtype::Float && problem.tf32_allowed && problem.hidden % kTf32Multiple == 0 &&
-         problem.sequence.features % kTf32Multiple == 0;
+  return problem.dtype == Dtype::Float && problem.tf32_allowed && problem.hidden % kTf32Vector == 0;
 }
 
 bool is_few_rows(const RnnProblem& problem) {
@@ -202,7 +202,8 @@ bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu) {
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if (is_kept_in_training(problem, forward.saves) && !is_launch_bound(problem, gpu)) {
+  if ((is_kept_in_training(problem, forward.saves) || is_stack_in(kKeptStacksInTraining, forward)) &&
+      !is_launch_bound(problem, gpu)) {
     return "layer that upstream trains in less time";
   }
   if (problem.drops() && problem.sequence.steps <= kFewStepsOfDropout && !is_launch_bound(problem, gpu)) {

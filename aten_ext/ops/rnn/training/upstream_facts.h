@@ -114,6 +114,7 @@ constexpr LayersInRanges kKeptInTraining[] = {
     {kGru | kLstm, kBf16, kAny, kAny, {4, 4}, {65, 144}},
     {kGru | kLstm, k16Bits, kAny, kAny, {5, 9}, kAny, kAny, kAny, kAny, at_least(58)},
     {kGru | kLstm, k16Bits, kOne, kAny, {7, 24}, at_least(582), kAny, kAny, kAny, at_least(100)},
+    {kRnn, kFp32, kOne, kSeveral, kTwo, {440, 512}, at_least(50)},
 };
 
 // Packed, all rows as long: padded already, and upstream's launches are as few as ours.

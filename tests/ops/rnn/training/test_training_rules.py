@@ -15,6 +15,7 @@ from ops.rnn.cases import (
     DTYPES,
     GRU,
     LSTM,
+    RELU,
     TANH,
     ask_layer,
     documented,
@@ -260,6 +261,33 @@ def test_what_cudnn_keeps_on_the_chip_is_judged_anew_with_gradients() -> None:
     assert with_gradients(steps=100, **large, dtype=torch.bfloat16) == ""
     tanh: dict[str, Any] = {"steps": 70, "batch": 256, "inputs": 64, "mode": TANH, "dtype": torch.float16}
     assert with_gradients(**tanh, hidden=256) == on_chip, "larger than what was measured in training"
+
+
+def test_stacks_whose_layers_upstream_runs_beside_one_another() -> None:
+    """Both sides of each edge; an H200 has room for two groups of H = 720, three of H = 560."""
+    lstm: dict[str, Any] = {"mode": LSTM, "steps": 47, "batch": 88, "inputs": 9, "hidden": 560, "layers": 3}
+    gru: dict[str, Any] = {"steps": 38, "batch": 59, "inputs": 8, "hidden": 720, "layers": 3}
+    rnn: dict[str, Any] = gru | {"mode": TANH, "steps": 16, "batch": 49, "dtype": torch.float16}
+    two: dict[str, Any] = rnn | {"layers": 2, "steps": 8, "batch": 53}
+    few: dict[str, Any] = {"mode": RELU, "steps": 2, "batch": 50, "inputs": 8, "hidden": 448, "layers": 2}
+    with tf32_allowed(True):
+        assert [with_gradients(**kept) for kept in (lstm, gru, rnn, two, few)] == [KEPT] * 5
+        ours = [
+            lstm | {"batch": 87},
+            lstm | {"layers": 2},
+            gru | {"batch": 58},
+            gru | {"layers": 2},
+            rnn | {"batch": 48},
+            rnn | {"layers": 2},
+            rnn | {"steps": 17},
+            two | {"batch": 52},
+            two | {"steps": 9},
+            few | {"batch": 49},
+            few | {"layers": 1},
+            few | {"steps": 3},
+            few | {"hidden": 436},
+        ]
+        assert [with_gradients(**layers) for layers in ours] == [""] * len(ours)
 
 
 def test_launches_decide_outside_a_graph() -> None:
