@@ -295,6 +295,7 @@ def test_policy(ops: Any, changes: dict[str, Any], expected: tuple[Any, ...]) ->
         (False, True, 50, 4, 200, 33, True),
         (False, True, 50, 4, 199, 33, False),
         (False, True, 50, 4, 201, 32, True),
+        (False, True, 50, 4, 201, 31, False),
         (False, True, 50, 4, 201, 192, True),
         (False, True, 50, 4, 201, 193, False),
         (False, False, 50, 4, 201, 192, False),
