@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
 
 #include "core/registry.h"
@@ -93,6 +94,12 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
     return rows;
   });
   m.def("names", [] { return get().names(); });
+  m.def("is_any_enabled", [](const std::string& key) {
+    const aten_ext::Registry& rows = get();
+    return std::any_of(rows.begin(), rows.end(), [&](const aten_ext::Override& override) {
+      return key == override.key && override.enabled.load();
+    });
+  });
   m.def("count_matching", [](const std::string& pattern) { return get().count_matching(pattern); });
   m.def("set_enabled",
         [](const std::string& pattern, bool enabled) { return get().set_enabled(pattern, enabled); });

@@ -46,9 +46,24 @@ void Counts::reset() {
 
 namespace {
 
-bool matches(const std::string& pattern, const Override& override) {
-  return fnmatch(pattern.c_str(), override.name, 0) == 0;
-}
+// A name, or one with wildcards. fnmatch() takes 0.2 us even where there is nothing to expand, and a program
+// that turns overrides off and on around what it times pays for every name and row.
+class Pattern {
+ public:
+  explicit Pattern(const std::string& text)
+      : text_(text), expands_(text.find_first_of("*?[\\") != std::string::npos) {}
+
+  bool is_name(const Override& override) const {
+    return text_ == override.name;
+  }
+  bool matches(const Override& override) const {
+    return expands_ ? fnmatch(text_.c_str(), override.name, 0) == 0 : is_name(override);
+  }
+
+ private:
+  const std::string& text_;
+  bool expands_;
+};
 
 std::vector<std::string> split_names(const char* text) {
   std::vector<std::string> names;
@@ -64,19 +79,21 @@ std::vector<std::string> split_names(const char* text) {
 
 }  // namespace
 
-size_t Registry::count_matching(const std::string& pattern) const {
+size_t Registry::count_matching(const std::string& text) const {
+  const Pattern pattern(text);
   size_t count = 0;
   for (const Override& override : *this) {
-    count += matches(pattern, override) ? 1 : 0;
+    count += pattern.matches(override) ? 1 : 0;
   }
   return count;
 }
 
-size_t Registry::set_enabled(const std::string& pattern, bool enabled) const {
+size_t Registry::set_enabled(const std::string& text, bool enabled) const {
+  const Pattern pattern(text);
   size_t count = 0;
   for (Override& override : *this) {
-    if (matches(pattern, override)) {
-      const bool by_wildcard = pattern != override.name;
+    if (pattern.matches(override)) {
+      const bool by_wildcard = !pattern.is_name(override);
       if (!(enabled && by_wildcard && !override.measured)) {
         override.enabled.store(enabled, std::memory_order_relaxed);
       }

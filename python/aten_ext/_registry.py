@@ -127,7 +127,7 @@ def _check(function: str, names: tuple[str, ...]) -> None:
 
 def refresh_passes() -> None:
     """See to it that the passes that are on are where Inductor looks for passes."""
-    if any(graph_pass.enabled for graph_pass in passes()):
+    if is_active() and _C.is_any_enabled(_PASS_KEY):
         _refresh_hook()
 
 
