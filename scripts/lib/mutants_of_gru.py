@@ -196,7 +196,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: few units of a wide input are ours",
         "aten_ext/ops/rnn/cudnn_facts.h",
-        "if (!problem.tf32_allowed || results >= kTf32ResultsWithoutVectors) {",
+        "if (!problem.tf32_allowed) {",
         "if (true) {",
         ("tests/ops/rnn/test_rules.py::test_products_that_upstream_multiplies_in_tf32",),
     ),

@@ -477,6 +477,12 @@ def test_products_that_upstream_multiplies_in_tf32() -> None:
             assert ask_layer(**narrow | change) != reason
         assert ask_layer(**few, train=True) != reason
         assert ask_layer(**few, captured=False) == reason
+        fewer = {"steps": 109, "batch": 143, "inputs": 130, "hidden": 43}
+        assert ask_layer(**fewer) == reason
+        for change in ({"hidden": 45}, {"inputs": 99}, {"inputs": 132, "hidden": 44}, {"steps": 83}):
+            assert ask_layer(**fewer | change) != reason
+        assert ask_layer(**fewer, bidirectional=True) != reason
+        assert ask_layer(**fewer, mode=LSTM) != reason
     with tf32_allowed(False):
         assert ask_layer(**few) == ""
 
