@@ -42,9 +42,10 @@ _SEED = torch.initial_seed()  # of a process that has drawn nothing yet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--full``: also what takes long and adds little; ``--one-in`` and ``--brief``: few."""
+    """``--full``: also what takes long and adds little; ``--one-in`` and ``--brief``: few; ``--rest``."""
     parser.addoption("--full", action="store_true", help="run every entry of PyTorch's own test databases")
     parser.addoption("--brief", action="store_true", help="sets of parameters for all pairs; few long tests")
+    parser.addoption("--rest", action="store_true", help="of long tests what --brief leaves out; no others")
     parser.addoption("--one-in", type=int, default=1, help="of each test's parameters, every Nth set alone")
 
 
@@ -99,16 +100,20 @@ _OF_LONG_TESTS = 4  # --brief runs every so many of their sets of parameters
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What ``--brief`` leaves out, and ``--one-in``, by its place among the parameters of its test."""
+    """What ``--brief``, ``--rest`` and ``--one-in`` leave out, by its place among the parameters of its test."""
     tests = collections.Counter[str]()
-    brief = config.getoption("brief")
+    brief, rest = config.getoption("brief"), config.getoption("rest")
     taken = _enough_for_all_pairs(items) if brief else set(items)
     kept, left = [], []
     for item in items:
         place = tests[_test_of(item)]
         tests[_test_of(item)] += 1
-        if brief and item.get_closest_marker("long"):
-            leave = place % _OF_LONG_TESTS > 0 or not hasattr(item, "callspec")
+        long = item.get_closest_marker("long") is not None
+        is_brief = place % _OF_LONG_TESTS == 0 and hasattr(item, "callspec")
+        if rest:
+            leave = is_brief or not long
+        elif brief and long:
+            leave = not is_brief
         else:
             leave = place % config.getoption("one_in") > 0 or item not in taken
         (left if leave else kept).append(item)

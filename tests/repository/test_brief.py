@@ -69,3 +69,5 @@ def test_brief(tmp_path: Path) -> None:
         "test_none",
         *(f"test_long[{a}]" for a in (0, 4, 8)),
     ]
+    rest = [*(f"test_long[{a}]" for a in (1, 2, 3, 5, 6, 7)), "test_long_and_none"]
+    assert collected(tmp_path, "--rest") == rest
