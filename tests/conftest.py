@@ -100,7 +100,7 @@ _OF_LONG_TESTS = 4  # --brief runs every so many of their sets of parameters
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What ``--brief``, ``--rest`` and ``--one-in`` leave out, by its place among the parameters of its test."""
+    """What ``--brief``, ``--rest`` and ``--one-in`` leave out, by the place among its test's parameters."""
     tests = collections.Counter[str]()
     brief, rest = config.getoption("brief"), config.getoption("rest")
     taken = _enough_for_all_pairs(items) if brief else set(items)
