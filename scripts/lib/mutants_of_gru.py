@@ -19,8 +19,15 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: small layers train that cuDNN keeps on the chip",
         "aten_ext/ops/rnn/training/plan.cpp",
-        "if (is_kept_in_training(problem, forward.saves) && !is_launch_bound(problem, gpu)) {",
-        "if (false) {",
+        "if ((is_kept_in_training(problem, forward.saves) ||",
+        "if ((false ||",
+        ("tests/ops/rnn/training/test_training_rules.py",),
+    ),
+    (
+        "gru: stacks of large layers train here",
+        "aten_ext/ops/rnn/training/plan.cpp",
+        "is_stack_in(kKeptStacksInTraining, forward)",
+        "false",
         ("tests/ops/rnn/training/test_training_rules.py",),
     ),
     (
