@@ -492,16 +492,16 @@ def test_products_that_upstream_multiplies_in_tf32() -> None:
 STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     (
         {"hidden": 720, "batch": 39, "layers": 2, "steps": 5},
-        [{"batch": 38}, {"hidden": 640}, {"layers": 1}, {"mode": LSTM}, {"mode": TANH}],
+        [{"batch": 38}, {"hidden": 640}, {"hidden": 904}, {"layers": 1}, {"mode": LSTM}, {"mode": TANH}],
     ),
     ({"hidden": 720, "batch": 39, "layers": 2, "dtype": torch.float16}, [{"batch": 38}]),
     (
         {"mode": LSTM, "hidden": 720, "batch": 53, "layers": 2, "steps": 9},
-        [{"batch": 52}, {"layers": 1}, {"mode": RELU}],
+        [{"batch": 52}, {"hidden": 848}, {"layers": 1}, {"mode": RELU}],
     ),
     (
         {"mode": RELU, "hidden": 720, "batch": 49, "layers": 3, "steps": 9, "dtype": torch.bfloat16},
-        [{"batch": 48}, {"layers": 2}, {"hidden": 640}],
+        [{"batch": 48}, {"layers": 2}, {"hidden": 640}, {"hidden": 1008}],
     ),
     (
         {"mode": TANH, "hidden": 720, "batch": 55, "layers": 2, "steps": 8},
@@ -519,6 +519,7 @@ def test_stacks_whose_layers_upstream_runs_beside_one_another(
         assert ask_layer(**inside) == reason
         assert [ask_layer(**inside | change) for change in outside] == [""] * len(outside)
         assert ask_layer(**inside, bidirectional=True) != reason
+        assert ask_layer(steps=256, batch=64, inputs=1024, hidden=1024, layers=2) == ""
 
 
 def test_few_steps_of_stacks_and_of_many_rows() -> None:
