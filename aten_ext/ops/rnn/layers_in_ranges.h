@@ -36,6 +36,9 @@ constexpr int kFp32 = 1, kFp16 = 2, kBf16 = 4, k16Bits = 6, kAnyDtype = 7;
 constexpr int bit_of(Cell cell) {
   return cell == Cell::Gru ? kGru : cell == Cell::Lstm ? kLstm : kRnn;
 }
+constexpr int bit_of(Dtype dtype) {
+  return dtype == Dtype::Float ? kFp32 : dtype == Dtype::Half ? kFp16 : kBf16;
+}
 
 struct LayersInRanges {
   int cells, dtypes;
@@ -55,12 +58,11 @@ struct LayersInRanges {
 
   bool has(const RnnProblem& problem) const {
     const Sequence& sequence = problem.sequence;
-    const int dtype = problem.dtype == Dtype::Float ? kFp32 : problem.dtype == Dtype::Half ? kFp16 : kBf16;
     const double matrices = static_cast<double>(problem.gates() * problem.hidden) *
                             static_cast<double>(problem.input() + problem.hidden);
     const auto steps_of_row = static_cast<double>(sequence.steps);
     const auto rows_of_step = static_cast<double>(sequence.batch);
-    return (cells & bit_of(problem.cell)) != 0 && (dtypes & dtype) != 0 &&
+    return (cells & bit_of(problem.cell)) != 0 && (dtypes & bit_of(problem.dtype)) != 0 &&
            directions.has(problem.directions) && layers.has(problem.layers) && steps.has(steps_of_row) &&
            hidden.has(static_cast<double>(problem.hidden)) && batch.has(rows_of_step) &&
            rows.has(steps_of_row * rows_of_step) && weights.has(matrices / 1e3) &&

@@ -14,29 +14,30 @@ namespace aten_ext::cuda {
 // Of one direction, on tensor cores all over the GPU: the more rows a group has, the longer is a step of
 // ours. Of more units cuDNN's steps are two to three times as long: T=256 B=64 H=1024, two layers of a GRU.
 struct StacksOverGpu {
-  int cells;
+  int cells, dtypes;
   Range layers, steps, hidden, rows_of_group;
 
   bool has(const RnnPlan& plan) const {
     const RnnProblem& problem = plan.problem;
-    return (cells & bit_of(problem.cell)) != 0 && layers.has(problem.layers) &&
-           steps.has(static_cast<double>(problem.sequence.steps)) &&
+    return (cells & bit_of(problem.cell)) != 0 && (dtypes & bit_of(problem.dtype)) != 0 &&
+           layers.has(problem.layers) && steps.has(static_cast<double>(problem.sequence.steps)) &&
            hidden.has(static_cast<double>(problem.hidden)) && rows_of_group.has(plan.recurrence.rows);
   }
 };
 
 // Without gradients.
 constexpr StacksOverGpu kKeptStacks[] = {
-    // cells, layers, steps, hidden, rows of a group
-    {kGru, kSeveral, kAny, at_most(900), at_least(20)},
-    {kLstm, kSeveral, kAny, at_most(840), at_least(27)},
-    {kRnn, at_least(3), kAny, at_most(1000), at_least(25)},
-    {kRnn, kSeveral, at_most(8), at_most(1000), at_least(28)},
+    // cells, dtypes, layers, steps, hidden, rows of a group
+    {kGru, kFp32 | kFp16, kSeveral, kAny, {513, 900}, at_least(20)},
+    {kLstm, kFp32 | kFp16, kSeveral, kAny, {513, 840}, at_least(27)},
+    {kRnn, kFp32 | kFp16, at_least(3), kAny, {513, 1000}, at_least(25)},
+    {kRnn, kFp32 | kFp16, kSeveral, at_most(8), {513, 1000}, at_least(28)},
+    {kAnyCell, kBf16, at_least(4), kAny, {513, 840}, at_least(25)},
 };
 constexpr StacksOverGpu kKeptStacksInTraining[] = {
-    {kGru | kLstm, at_least(3), kAny, at_most(900), at_least(30)},
-    {kRnn, at_least(3), at_most(16), at_most(1000), at_least(25)},
-    {kRnn, kSeveral, at_most(8), at_most(1000), at_least(27)},
+    {kGru | kLstm, kFp32 | kFp16, at_least(3), kAny, {513, 900}, at_least(30)},
+    {kRnn, kFp32 | kFp16, at_least(3), at_most(16), {513, 1000}, at_least(25)},
+    {kRnn, kFp32 | kFp16, kSeveral, at_most(8), {513, 1000}, at_least(27)},
 };
 
 template <int kCount>

@@ -492,7 +492,10 @@ def test_products_that_upstream_multiplies_in_tf32() -> None:
 STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     (
         {"hidden": 720, "batch": 39, "layers": 2, "steps": 5},
-        [{"batch": 38}, {"hidden": 640}, {"hidden": 904}, {"layers": 1}, {"mode": LSTM}, {"mode": TANH}],
+        [
+            *({"batch": 38}, {"hidden": 640}, {"hidden": 904}, {"hidden": 512, "batch": 128}, {"layers": 1}),
+            *({"mode": LSTM}, {"mode": TANH}, {"dtype": torch.bfloat16}),
+        ],
     ),
     ({"hidden": 720, "batch": 39, "layers": 2, "dtype": torch.float16}, [{"batch": 38}]),
     (
@@ -500,8 +503,12 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         [{"batch": 52}, {"hidden": 848}, {"layers": 1}, {"mode": RELU}],
     ),
     (
-        {"mode": RELU, "hidden": 720, "batch": 49, "layers": 3, "steps": 9, "dtype": torch.bfloat16},
-        [{"batch": 48}, {"layers": 2}, {"hidden": 640}, {"hidden": 1008}],
+        {"mode": RELU, "hidden": 720, "batch": 49, "layers": 3, "steps": 9, "dtype": torch.float16},
+        [{"batch": 48}, {"layers": 2}, {"hidden": 640}, {"hidden": 1008}, {"dtype": torch.bfloat16}],
+    ),
+    (
+        {"mode": RELU, "hidden": 720, "batch": 49, "layers": 4, "steps": 9, "dtype": torch.bfloat16},
+        [{"batch": 48}, {"layers": 3}, {"hidden": 848}],
     ),
     (
         {"mode": TANH, "hidden": 720, "batch": 55, "layers": 2, "steps": 8},
