@@ -24,7 +24,7 @@ constexpr const CudnnTf32& cudnn_tf32(Cell cell) {
   return kCudnnTf32[static_cast<int>(cell)];
 }
 
-// Whatever the layer's input is. Of an H that is no multiple of so many some are in fp32.
+// It does so whatever the layer's input is, if H is a multiple of so many. Of other H some are in fp32.
 constexpr int64_t kTf32Vector = 4;
 
 constexpr bool has_tf32_state(Cell cell, int64_t batch, int64_t hidden) {

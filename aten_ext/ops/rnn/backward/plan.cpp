@@ -203,7 +203,7 @@ Choice<RecurrenceBackward> choose_recurrence_backward(const RecurrenceBackwardSi
   RecurrenceBackward plan{};
   const bool sixteen_bits = dtype != Dtype::Float;
   const char* reason = place_or_reason(sizes, cell, dtype, gpu, sixteen_bits ? Math::Mma : Math::Fma, plan);
-  const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % 4 == 0 &&
+  const bool may_tf32 = tf32 && !sixteen_bits && sizes.hidden % kTf32Vector == 0 &&
                         has_tf32_state(cell, sizes.batch, sizes.hidden);  // as in the forward
   if (may_tf32 && (reason != nullptr || plan.rows >= kTf32FromRows[sizes.hidden > kClusterHidden])) {
     RecurrenceBackward with_tf32{};

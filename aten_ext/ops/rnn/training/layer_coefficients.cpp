@@ -166,7 +166,7 @@ class Coefficients : LayerPart {
   }
 
   cudaError_t gate_products(const Operands& x, const Operands& h, int64_t rows) const {
-    // As the forward does.
+    // Rows of no whole vectors in fp32: never less accurate than the forward.
     LtProduct product = run_.new_product(plan_.tf32 && layer_.features % kTf32Vector == 0);
     product.m = sizes_.gates;
     product.n = rows;
