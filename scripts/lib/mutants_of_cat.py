@@ -24,7 +24,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: parts of few rows that lie far apart go upstream",
         "aten_ext/ops/cat/crossover.h",
-        "|| rows * found.count < kRowsOfParts",
+        "rows * count >= parts.rows &&",
         "",
         ("tests/ops/cat/test_crossover.py",),
     ),
@@ -425,8 +425,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "short runs of unlike lengths are ours",
         "aten_ext/ops/cat/crossover.h",
-        "found.count * found.largest_at_dim <= kUnlikeLength * found.size_at_dim",
-        "found.count * found.largest_at_dim <= 2 * kUnlikeLength * found.size_at_dim",
+        "                      kind.longest * static_cast<double>(found.size_at_dim) &&",
+        "                      2 * kind.longest * static_cast<double>(found.size_at_dim) &&",
         ("tests/ops/cat/test_crossover.py::test_edges",),
     ),
 )

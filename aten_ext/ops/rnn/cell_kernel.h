@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/math.h"
 #include "ops/rnn/cell_sizes.h"
 
 namespace aten_ext::cuda {
@@ -25,7 +26,8 @@ constexpr int code_of(Math math) {
 }
 
 // Up to so many units (of both directions) all warps of a block share one: with a warp each they would not
-// fill 132 SMs with loads. Several rows of a GRU of 2048 units take 41 us so, and 75 with a warp each.
+// fill 132 SMs with loads. Several rows in fp32 of a GRU of 2048 units take 41 us so, and 75 with a warp
+// each.
 constexpr int64_t kUnitsToSplit = 1024;
 constexpr int64_t kUnitsToSplitOfGruRows = 4096;
 // Columns below which a quarter of them is less than one load a lane.
@@ -34,28 +36,50 @@ constexpr int64_t kColumnsToSplit = 256;
 // many.
 constexpr int64_t kSeveralRows = 4;
 constexpr int64_t kRowsOfFp32 = 8;
-// 16 bits: so many units of a GRU have enough warps to read weights at full speed without tensor cores.
-constexpr int64_t kUnitsOfFma = 2048;
-// Tensor cores: rows up to which a warp has four chunks under way (one row of blocks has the GPU to itself),
-// and up to which a block has 16 rows (beyond, several blocks read the same weights).
+// An RNN of several rows in fp32 has as many blocks as fit at once up to so many: 1408 units take 13 us so,
+// and 22 with a warp each; more take longer.
+constexpr int64_t kUnitsToSplitOfRnnRows = 1536;
+// Tensor cores: units of a block. Rows up to which a warp has four chunks under way, and up to which a block
+// has 16 (beyond, several blocks read the same weights).
+constexpr int64_t kUnitsOfMma = 8;
 constexpr int64_t kRowsOfManyLoads = 32;
 constexpr int64_t kRowsOfOneTile = 64;
+// With two chunks of a warp a multiprocessor has registers for so many blocks, with four for one: of a GRU
+// and an LSTM in 16 bits.
+constexpr int64_t kMmaBlocksPerSM = 2;
+
+// Blocks of a launch on tensor cores.
+constexpr int64_t mma_blocks(int64_t batch, int64_t hidden, int directions) {
+  return ceil_div(hidden, kUnitsOfMma) * ceil_div(batch, batch <= kRowsOfOneTile ? 16 : 32) * directions;
+}
+
+constexpr bool has_several_gates(Cell cell) {
+  return cell == Cell::Gru || cell == Cell::Lstm;
+}
+
+constexpr int64_t units_to_split(Cell cell, Dtype dtype, int64_t batch) {
+  if (batch == 1 || dtype != Dtype::Float || cell == Cell::Lstm) {
+    return kUnitsToSplit;
+  }
+  return cell == Cell::Gru ? kUnitsToSplitOfGruRows : kUnitsToSplitOfRnnRows;
+}
 
 constexpr CellKernel cell_kernel(Cell cell, Dtype dtype, bool tf32, int64_t batch, int64_t input,
-                                 int64_t hidden, int directions) {
+                                 int64_t hidden, int directions, int64_t multiprocessors) {
   const int64_t units = hidden * directions;
-  const bool enough_warps = cell == Cell::Gru && units >= kUnitsOfFma;
+  const int64_t blocks = mma_blocks(batch, hidden, directions);
+  // In 16 bits so many units of a GRU have enough warps to read weights at full speed without tensor cores.
+  const bool enough_warps = cell == Cell::Gru && blocks > kMmaBlocksPerSM * multiprocessors;
   const bool fma = dtype == Dtype::Float ? !tf32 : batch == 1 || (batch <= kSeveralRows && enough_warps);
   if (fma) {
-    const int64_t most =
-        cell == Cell::Gru && batch > 1 && dtype == Dtype::Float ? kUnitsToSplitOfGruRows : kUnitsToSplit;
-    const bool split = units <= most && hidden + input >= kColumnsToSplit;
+    const bool split = units <= units_to_split(cell, dtype, batch) && hidden + input >= kColumnsToSplit;
     const int64_t rows = batch == 1 ? 1 : batch <= kSeveralRows ? kSeveralRows : kRowsOfFp32;
     return {Math::Fma, static_cast<uint8_t>(rows), static_cast<uint8_t>(split ? 4 : 1), 0};
   }
+  const bool one_wave = dtype == Dtype::Float || !has_several_gates(cell) || blocks <= multiprocessors;
   return {dtype == Dtype::Float ? Math::MmaTf32 : Math::Mma,
           static_cast<uint8_t>(batch <= kRowsOfOneTile ? 16 : 32), 1,
-          static_cast<uint8_t>(batch <= kRowsOfManyLoads ? 4 : 2)};
+          static_cast<uint8_t>(batch <= kRowsOfManyLoads && one_wave ? 4 : 2)};
 }
 
 }  // namespace aten_ext::cuda

@@ -51,7 +51,7 @@ __device__ __forceinline__ void store_cell_state(const CellCarried& carried, int
 }
 
 constexpr int kCellMmaWarps = 8;
-constexpr int kCellMmaUnits = 8;
+constexpr int kCellMmaUnits = static_cast<int>(kUnitsOfMma);
 
 // Grid: [units / 8, rows / (16 * kTiles), directions].
 template <typename Cell, typename Element, int kTiles, int kBatch>

@@ -100,7 +100,8 @@ const char* decline_cell(const CellCall& a) {
   if (const char* reason = decline_flags(a.input.scalar_type())) {
     return reason;
   }
-  return cuda::is_small_cell(a.cell, to_dtype(a.input.scalar_type()), batch, a.input.size(1), hidden)
+  return cuda::is_small_cell(a.cell, to_dtype(a.input.scalar_type()), batch, a.input.size(1), hidden,
+                             gpu_of(a.input.device()).multiprocessors)
              ? nullptr
              : "one step of a large batch";
 }
@@ -116,9 +117,10 @@ Choice<cuda::CellPlan> choose_cell(const CellCall& a) {
   plan.batch = static_cast<int>(a.input.size(0));
   plan.input = static_cast<int>(a.input.size(1));
   plan.hidden = static_cast<int>(a.hx.size(1));
+  const Gpu& gpu = gpu_of(a.input.device());
   plan.kernel = cuda::cell_kernel(plan.cell, plan.dtype, /*tf32=*/false, plan.batch, plan.input, plan.hidden,
-                                  /*directions=*/1);
-  if (const char* reason = lacks(gpu_of(a.input.device()), plan.needs())) {
+                                  /*directions=*/1, gpu.multiprocessors);
+  if (const char* reason = lacks(gpu, plan.needs())) {
     return reason;
   }
   return plan;

@@ -118,8 +118,21 @@ constexpr KeptOnChip kRnnFp32[] = {{92, 0, 0},    {112, 32, 0},  {128, 32, 32}, 
                                    {176, 16, 16}, {192, 32, 32}, {218, 48, 48}, {226, 84, 84}};
 constexpr KeptOnChip kRnnFp16[] = {{28, 0, 0},   {32, 64, 64},  {56, 0, 0},  {64, 64, 8}, {92, 0, 0},
                                    {112, 64, 0}, {128, 64, 32}, {144, 8, 0}, {176, 8, 0}, {192, 16, 16}};
-// fp16 where rows and hidden size are multiples of eight: cuDNN takes other kernels, which are slower.
-constexpr KeptOnChip kRnnFp16OfEight[] = {{128, 1 << 30, 1 << 30}, {256, 128, 128}};
+// fp16 where rows and hidden size are multiples of eight: cuDNN takes other kernels, which are slower up to
+// so many rows, of one direction and of both of two; 0: always as fast. 1,700 random layers of 5 to 120
+// steps.
+constexpr int64_t kAnyRows = int64_t{1} << 30;
+struct KeptOfEight {
+  int64_t hidden, rows, rows_of_two;
+};
+constexpr KeptOfEight kLstmFp16OfEight[] = {{24, 0, kAnyRows},   {32, 800, 1040},      {64, 264, 740},
+                                            {100, 264, 1040},    {104, 700, kAnyRows}, {128, 264, kAnyRows},
+                                            {136, 450, kAnyRows}};
+constexpr KeptOfEight kRnnFp16OfEight[] = {
+    {16, 1250, kAnyRows}, {24, 800, kAnyRows}, {32, kAnyRows, kAnyRows}, {40, 500, kAnyRows},
+    {64, 800, kAnyRows},  {72, 300, 2300},     {80, 450, 2300},          {100, 264, 2300},
+    {104, 800, 2300},     {112, 264, 2300},    {120, 350, 2300},         {128, 160, 2300},
+    {256, 128, 128}};
 
 template <int kCount>
 constexpr bool is_kept_on_chip(const KeptOnChip (&table)[kCount], int64_t hidden, int64_t rows,
@@ -127,6 +140,17 @@ constexpr bool is_kept_on_chip(const KeptOnChip (&table)[kCount], int64_t hidden
   for (const KeptOnChip& entry : table) {
     if (hidden <= entry.hidden) {
       return rows > (steps > kLongSteps ? entry.long_rows : entry.rows);
+    }
+  }
+  return false;
+}
+
+template <int kCount>
+constexpr bool is_kept_of_eight(const KeptOfEight (&table)[kCount], const RnnProblem& problem) {
+  for (const KeptOfEight& entry : table) {
+    if (problem.hidden <= entry.hidden) {
+      const int64_t most = problem.directions == 2 ? entry.rows_of_two : entry.rows;
+      return problem.sequence.batch * problem.directions > most;
     }
   }
   return false;
@@ -181,20 +205,22 @@ inline bool is_kept_on_chip(const RnnProblem& problem) {
   if (is_in(kKeptOnChip, problem)) {
     return true;
   }
-  if (problem.cell == Cell::Gru || problem.dtype == Dtype::BFloat16 ||
-      (problem.directions == 2 && problem.sequence.batch < kRowsOfTwoDirections)) {
+  if (problem.cell == Cell::Gru || problem.dtype == Dtype::BFloat16) {
+    return false;
+  }
+  const bool lstm = problem.cell == Cell::Lstm;
+  if (problem.dtype == Dtype::Half && problem.sequence.batch % 8 == 0 && problem.hidden % 8 == 0) {
+    return lstm ? is_kept_of_eight(kLstmFp16OfEight, problem) : is_kept_of_eight(kRnnFp16OfEight, problem);
+  }
+  if (problem.directions == 2 && problem.sequence.batch < kRowsOfTwoDirections) {
     return false;
   }
   const int64_t hidden = problem.hidden;
   const int64_t rows = problem.sequence.batch * problem.directions;
   const int64_t steps = problem.sequence.steps;
-  const bool lstm = problem.cell == Cell::Lstm;
   if (problem.dtype == Dtype::Float) {
     return lstm ? is_kept_on_chip(kLstmFp32, hidden, rows, steps)
                 : is_kept_on_chip(kRnnFp32, hidden, rows, steps);
-  }
-  if (problem.sequence.batch % 8 == 0 && hidden % 8 == 0) {
-    return !lstm && is_kept_on_chip(kRnnFp16OfEight, hidden, rows, steps);
   }
   return lstm ? is_kept_on_chip(kLstmFp16, hidden, rows, steps)
               : is_kept_on_chip(kRnnFp16, hidden, rows, steps);

@@ -29,7 +29,9 @@ struct CellPlan {
   CellKernel kernel;
 
   std::string describe() const {
-    return kernel.math == Math::Fma ? "one launch, fp32 multiply-adds" : "one launch, tensor cores";
+    const bool fma = kernel.math == Math::Fma;
+    return fma ? "one launch, fp32 multiply-adds, warps of a unit: " + std::to_string(kernel.split)
+               : "one launch, tensor cores, loads of a warp at once: " + std::to_string(kernel.loads);
   }
   Needs needs() const {
     Needs needs;

@@ -323,13 +323,13 @@ bool is_tf32_projection(const Sizes& sizes, const Recurrence& r, int64_t feature
          in_time > kTf32ProjectionFlops;
 }
 
-void take_steps(const Sizes& sizes, bool tf32, RnnPlan& plan) {
+void take_steps(const Sizes& sizes, bool tf32, const Gpu& gpu, RnnPlan& plan) {
   const int64_t features[2] = {plan.problem.sequence.features, sizes.hidden * sizes.directions};
   plan.route = Route::Step;
   plan.recurrence = {};  // one may have been tried
   for (int i = 0; i < 2; ++i) {
     plan.step[i] = cell_kernel(plan.problem.cell, plan.problem.dtype, tf32, sizes.batch, features[i],
-                               sizes.hidden, sizes.directions);
+                               sizes.hidden, sizes.directions, gpu.multiprocessors);
   }
 }
 
@@ -379,7 +379,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
   bool tf32 = false;
   const bool steps = !packed && plan_steps(sizes, tf32);
   if (steps && !is_shorter_in_one_launch(problem)) {
-    take_steps(sizes, tf32, plan);
+    take_steps(sizes, tf32, gpu, plan);
     return nullptr;
   }
   if (!packed && sizes.steps == 1 && !has_long_first_step(problem)) {
@@ -398,7 +398,7 @@ const char* choose_route(const Sizes& sizes, const Gpu& gpu, RnnPlan& plan) {
                                  : "layer that cuDNN keeps on the chip";
   // Steps are shorter than what cuDNN keeps on the chip too, but for an LSTM's of one direction.
   if (reason != nullptr && steps && !(on_chip && problem.cell == Cell::Lstm && sizes.directions == 1)) {
-    take_steps(sizes, tf32, plan);
+    take_steps(sizes, tf32, gpu, plan);
     return nullptr;
   }
   return reason == nullptr && by_gpu && is_kept_stack(plan) ? kLargeLayer : reason;

@@ -96,6 +96,7 @@ const char* decline_padding(const RnnPlan& plan);
 Recurrence of_fewer_rows(const RnnProblem& problem, const Recurrence& recurrence, int64_t batch);
 
 // Whether a cell's step gains by being one launch: never in TF32, as upstream's two GEMMs are not.
-bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden);
+bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden,
+                   int64_t multiprocessors);
 
 }  // namespace aten_ext::cuda

@@ -11,9 +11,9 @@
 
 namespace aten_ext::cuda {
 
-// Of one direction, on tensor cores all over the GPU: the more rows a group has, the longer is a step of
-// ours. Of more units cuDNN's steps are two to three times as long: T=256 B=64 H=1024, two layers of a GRU.
-struct StacksOverGpu {
+// Of one direction: the more rows a group has, the longer is a step of ours. On tensor cores all over the
+// GPU, of more units cuDNN's steps are two to three times as long: T=256 B=64 H=1024, two layers of a GRU.
+struct LargeStacks {
   int cells, dtypes;
   Range layers, steps, hidden, rows_of_group;
 
@@ -26,32 +26,55 @@ struct StacksOverGpu {
 };
 
 // Without gradients.
-constexpr StacksOverGpu kKeptStacks[] = {
+constexpr LargeStacks kKeptStacks[] = {
     // cells, dtypes, layers, steps, hidden, rows of a group
     {kGru, kFp32 | kFp16, kSeveral, kAny, {513, 900}, at_least(20)},
     {kLstm, kFp32 | kFp16, kSeveral, kAny, {513, 840}, at_least(27)},
     {kRnn, kFp32 | kFp16, at_least(3), kAny, {513, 1000}, at_least(25)},
     {kRnn, kFp32 | kFp16, kSeveral, at_most(8), {513, 1000}, at_least(28)},
     {kAnyCell, kBf16, at_least(4), kAny, {513, 840}, at_least(25)},
+    // T=134, 50 rows, H = 568, three layers: 2,045 us, ours 2,216.
+    {kLstm, kFp32, at_least(3), kAny, {540, 840}, at_least(16)},
 };
-constexpr StacksOverGpu kKeptStacksInTraining[] = {
+// In clusters of blocks: states of whole vectors on tensor cores (five layers of an RNN, H = 568, 192 rows:
+// 131 us, ours 150), and multiply-adds.
+constexpr LargeStacks kKeptStacksInClusters[] = {
+    {kAnyCell, k16Bits, at_least(4), kAny, {300, 640}, at_least(26)},
+    {kLstm, kFp16, at_least(3), kAny, {300, 640}, at_least(29)},
+};
+constexpr LargeStacks kKeptStacksOfMultiplyAdds[] = {
+    {kGru, kFp32, at_least(4), kAny, {257, 640}, at_least(13)},
+};
+constexpr LargeStacks kKeptStacksInTraining[] = {
     {kGru | kLstm, kFp32 | kFp16, at_least(3), kAny, {513, 900}, at_least(30)},
     {kRnn, kFp32 | kFp16, at_least(3), at_most(16), {513, 1000}, at_least(25)},
     {kRnn, kFp32 | kFp16, kSeveral, at_most(8), {513, 1000}, at_least(27)},
 };
 
 template <int kCount>
-bool is_stack_in(const StacksOverGpu (&table)[kCount], const RnnPlan& plan) {
-  const RnnProblem& problem = plan.problem;
-  const Recurrence& recurrence = plan.recurrence;
-  return plan.route == Route::Recurrence && recurrence.exchange == Exchange::Grid &&
-         recurrence.math != Math::Fma && problem.directions == 1 && !problem.is_step_by_step() &&
+bool is_stack_in(const LargeStacks (&table)[kCount], const RnnPlan& plan) {
+  return plan.problem.directions == 1 && !plan.problem.is_step_by_step() &&
          std::any_of(std::begin(table), std::end(table),
-                     [&](const StacksOverGpu& stacks) { return stacks.has(plan); });
+                     [&](const LargeStacks& stacks) { return stacks.has(plan); });
+}
+
+// On tensor cores all over the GPU.
+template <int kCount>
+bool is_stack_over_gpu_in(const LargeStacks (&table)[kCount], const RnnPlan& plan) {
+  return plan.route == Route::Recurrence && plan.recurrence.exchange == Exchange::Grid &&
+         plan.recurrence.math != Math::Fma && is_stack_in(table, plan);
 }
 
 inline bool is_kept_stack(const RnnPlan& plan) {
-  return !plan.problem.differentiated && is_stack_in(kKeptStacks, plan);
+  if (plan.problem.differentiated) {
+    return false;
+  }
+  if (plan.route == Route::Recurrence && plan.recurrence.exchange == Exchange::Cluster) {
+    return plan.recurrence.math == Math::Fma ? is_stack_in(kKeptStacksOfMultiplyAdds, plan)
+                                             : are_vectors(true, plan.problem.hidden, plan.problem.hidden) &&
+                                                   is_stack_in(kKeptStacksInClusters, plan);
+  }
+  return is_stack_over_gpu_in(kKeptStacks, plan);
 }
 
 }  // namespace aten_ext::cuda

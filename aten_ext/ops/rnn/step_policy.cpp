@@ -55,6 +55,21 @@ constexpr CellLimits kCellLimits[][2] = {
     {kRnnCellLimits[0], kRnnCellLimits[1]},
     {{9e6, 33'000, 1.8e6, 1, 8, kAnySize}, {34e6, 66'000, 0, kAnySize, kAnySize, kAnySize}},
     {{10e6, 100'000, 1.2e6, 1, 32, 1500}, {34e6, 100'000, 1.1e6, 16, kAnySize, kAnySize}}};
+// In 16 bits, with vectors, of a GRU and an LSTM of up to kRowsOfManyLoads rows, a cell is short if all of
+// its blocks run at once: of 990 random ones of up to so many columns these took upstream 1.1 to 3 times as
+// long, the others 0.66 to 1.03.
+constexpr int64_t kColumnsOfOneWave = 4096;
+// In fp32, of two to four rows: weights from which two products and the gates by themselves are shorter, with
+// vectors, and without them of two rows and of more. Four rows of a GRU of I = H = 1600 take upstream 32 us,
+// ours 41, those 30. By Cell; of an RNN without vectors kRnnCellWeightsWithoutVectors says it.
+constexpr double kAnyWeights = 1e18;
+struct FmaCellWeights {
+  double vectors, two_rows, more_rows;
+};
+constexpr FmaCellWeights kFmaCellWeights[] = {{1.4e6, kAnyWeights, kAnyWeights},
+                                              {1.4e6, kAnyWeights, kAnyWeights},
+                                              {5.5e6, 4.9e6, kAnyWeights},
+                                              {4.75e6, 3.9e6, 4.75e6}};
 // Cells of so many columns and more, and so many for each unit, have a long sum for each of few threads. Of
 // more rows than these, in 16 bits or of a GRU in fp32 without vectors, upstream was seen to be as fast or
 // faster (an RNN of 324 rows, I = 2396, H = 16 in bf16: 0.88).
@@ -102,6 +117,8 @@ constexpr int64_t kBlockRows[2] = {2, 5};
 // spreads them over the GPU. T=3 B=212 I=2048 H=8 in fp16 takes upstream 12 us and steps 30; T=3 B=5 I=864
 // H=50 in fp32 17 and 18.
 constexpr int64_t kStepsColumnsOfUnit = 16;
+// Of an LSTM or RNN in 16 bits whose rows are no vectors: T=3 B=8 I=1031 H=80 in fp16 takes 17 us, steps 23.
+constexpr int64_t kStepsColumnsOfUnitWithoutVectors = 8;
 // Of the layers that have both, those of which a GEMM and one launch are shorter than a launch for each step.
 constexpr LayersInRanges kShorterInOneLaunch[] = {
     // cells, dtypes, directions, layers, steps, hidden
@@ -239,7 +256,9 @@ bool plan_steps(const Sizes& sizes, bool& tf32) {
   if (sizes.steps > kMaxStepLaunches) {
     return false;
   }
-  if (!one && sizes.input + sizes.hidden > kStepsColumnsOfUnit * sizes.hidden * sizes.directions) {
+  const bool narrow = sizes.sixteen_bits && sizes.problem.cell != Cell::Gru && !sizes.problem.has_vectors();
+  const int64_t columns_of_unit = narrow ? kStepsColumnsOfUnitWithoutVectors : kStepsColumnsOfUnit;
+  if (!one && sizes.input + sizes.hidden > columns_of_unit * sizes.hidden * sizes.directions) {
     return false;
   }
   if (sizes.problem.cell != Cell::Gru) {
@@ -267,19 +286,32 @@ bool is_shorter_in_one_launch(const RnnProblem& problem) {
   return !problem.differentiated && is_in(kShorterInOneLaunch, problem);
 }
 
-bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden) {
+bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t hidden,
+                   int64_t multiprocessors) {
   const double weights = weights_of(cell, input, hidden);
   if (has_long_sums(cell, dtype, batch, input, hidden)) {
     return false;
   }
   if (dtype == Dtype::Float) {
     const bool rnn = cell != Cell::Gru && cell != Cell::Lstm;
-    const bool slow = rnn && batch > 1 && !are_vectors(false, input, hidden);
-    return !(slow && weights > kRnnCellWeightsWithoutVectors) &&
+    const bool vectors = are_vectors(false, input, hidden);
+    const FmaCellWeights& most = kFmaCellWeights[static_cast<int>(cell)];
+    if (batch > 1 && batch <= kFmaStepRows &&
+        weights > (vectors      ? most.vectors
+                   : batch == 2 ? most.two_rows
+                                : most.more_rows)) {
+      return false;
+    }
+    return !(rnn && batch > 1 && !vectors && weights > kRnnCellWeightsWithoutVectors) &&
            is_short(kFmaCellProducts[static_cast<int>(cell)], batch, input, hidden,
                     static_cast<double>(batch) * weights);
   }
-  const CellLimits& most = kCellLimits[static_cast<int>(cell)][are_vectors(true, input, hidden)];
+  const bool vectors = are_vectors(true, input, hidden);
+  if (vectors && has_several_gates(cell) && batch > 1 && batch <= kRowsOfManyLoads &&
+      input + hidden <= kColumnsOfOneWave) {
+    return mma_blocks(batch, hidden, /*directions=*/1) <= kMmaBlocksPerSM * multiprocessors;
+  }
+  const CellLimits& most = kCellLimits[static_cast<int>(cell)][vectors];
   return static_cast<double>(batch) * weights <= most.products && batch * hidden <= most.units &&
          (batch <= most.any_weights_rows || weights <= most.weights) &&
          (batch == 1 || input + hidden <= most.columns_of_unit * hidden) &&

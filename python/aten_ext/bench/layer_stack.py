@@ -113,8 +113,8 @@ def _make(case: LayerStack, device: str) -> Call:
     module = getattr(torch.nn, family)(
         case.inputs, case.hidden, case.layers,
         bias=case.bias, batch_first=case.batch_first, dropout=case.dropout,
-        bidirectional=case.directions == 2, **options,
-    ).to(device, dtype).train(case.training)  # fmt: skip
+        bidirectional=case.directions == 2, device=device, dtype=dtype, **options,
+    ).train(case.training)  # fmt: skip
     shape = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
     x = torch.randn(*shape, case.inputs, device=device).to(dtype)
     given: Any = pack_padded_sequence(x, case.lengths, case.batch_first) if case.shortest else x

@@ -22,6 +22,8 @@ FAMILIES = {
     "rnn_training": 150,
     "rnn_packed": 60,
     "rnn_short": 100,
+    "rnn_stacks": 60,
+    "rnn_odd_inputs": 60,
     "rnn_cpu": 300,
     "fused_adam": 30,
 }

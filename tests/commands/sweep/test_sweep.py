@@ -36,6 +36,12 @@ def made_up(**clocks: tuple[float, float]) -> Result:
     return Result(case, "cuda", "fused", clocks=samples)
 
 
+def sizes(cases: list[Case], name: str, missing: int = 1) -> list[int]:
+    """Of each case, the number behind ``name=``."""
+    found = (re.search(rf"\b{name}=(\d+)", case.name) for case in cases)
+    return [int(one[1]) if one else missing for one in found]
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_seed_is_a_set_of_cases(device: str) -> None:
     first, again, other = (
@@ -135,15 +141,40 @@ def test_a_kernel_between_layers() -> None:
 def test_short_sequences() -> None:
     """Half of them have up to four steps; a quarter are in fp32 and beyond what a cluster of blocks takes."""
     drawn = list(families.draw(["rnn_short"], "cuda", 2, 200))
-    steps = [int(found[1]) for c in drawn if (found := re.search(r"\bT=(\d+)", c.name))]
-    hidden = [int(found[1]) for c in drawn if (found := re.search(r"\bH=(\d+)", c.name))]
-    assert len(steps) == len(hidden) == len(drawn) == 200
+    steps, hidden = sizes(drawn, "T"), sizes(drawn, "H")
+    assert len(drawn) == 200
     assert 80 < sum(t <= 4 for t in steps) < 125 and max(steps) <= 50
     large = [c.dtype for c, t, h in zip(drawn, steps, hidden, strict=True) if t > 16 or (t > 4 and h > 1300)]
     assert len(large) > 20 and set(large) == {"float32"}
     for case in drawn:
         if case.footprint < 1 << 19:
             case.make("cpu")()
+
+
+@pytest.mark.parametrize("family", ["rnn_stacks", "rnn_odd_inputs"])
+def test_a_third_of_some_layers_is_in_training(family: str) -> None:
+    """And the smallest ones run, on a CPU."""
+    drawn = list(families.draw([family], "cuda", 6, 200))
+    assert 45 < sum(c.override == "_cudnn_rnn_backward" for c in drawn) < 90
+    for case in drawn:
+        if case.footprint < 1 << 19:
+            case.make("cpu")()
+
+
+def test_stacks() -> None:
+    """Several layers of many units, up to many rows."""
+    drawn = list(families.draw(["rnn_stacks"], "cuda", 2, 200))
+    assert set(sizes(drawn, "L")) == {2, 3, 4, 5}
+    assert min(sizes(drawn, "H")) >= 200 and min(sizes(drawn, "T")) >= 2
+    assert sum(rows > 64 for rows in sizes(drawn, "B")) > 40
+
+
+def test_odd_inputs() -> None:
+    """None of them is a whole number of vectors of fp32, and half of the layers are in fp32 at least."""
+    drawn = list(families.draw(["rnn_odd_inputs"], "cuda", 2, 200))
+    assert all(columns % 4 for columns in sizes(drawn, "I"))
+    assert sum(units % 4 == 0 for units in sizes(drawn, "H")) > 100
+    assert 100 < sum(c.dtype == "float32" for c in drawn) < 170
 
 
 def test_layouts_of_cat() -> None:

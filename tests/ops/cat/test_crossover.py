@@ -34,6 +34,13 @@ def unlike(
     return [meta(rows, columns, dtype=dtype) for columns in (*[3] * (count - 1), most)]
 
 
+def short(
+    rows: int, columns: int = 1, count: int = 9, most: int = 40, dtype: torch.dtype = torch.int64
+) -> list[torch.Tensor]:
+    """Matrices of few columns, and one of more."""
+    return [meta(rows, n, dtype=dtype) for n in (*[columns] * (count - 1), most)]
+
+
 def parts(rows: int, columns: int, of: int, count: int = 3) -> list[torch.Tensor]:
     """The first columns of several matrices."""
     return [meta(rows, of)[:, :columns] for _ in range(count)]
@@ -84,25 +91,46 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     ("fused", lambda: parts(49999, 4, of=50), 1),
     ("fused", lambda: parts(50000, 5, of=50), 1),
     ("fused", lambda: parts(50000, 4, of=49), 1),
-    ("fused", lambda: parts(80000, 4, of=50, count=2), 1),
+    (FAR_APART, lambda: parts(120000, 2, of=50, count=2), 1),
+    ("fused", lambda: parts(119999, 2, of=50, count=2), 1),
+    ("fused", lambda: parts(120000, 3, of=50, count=2), 1),
     ("fused", lambda: parts(10000, 4, of=50, count=17), 1),
     ("fused", lambda: parts(50000, 4, of=50), 0),
     ("fused", lambda: parts_of_one(50000), 1),
     ("fused", lambda: [meta(50000, 100)[:, :8:2] for _ in range(3)], 1),
     (UNLIKE, lambda: unlike(100), 1),
     ("fused", lambda: unlike(100, dtype=torch.float32), 1),
-    ("fused", lambda: unlike(300, most=13), 1),
-    (UNLIKE, lambda: unlike(300, most=14), 1),
+    ("fused", lambda: unlike(600, most=13), 1),
+    (UNLIKE, lambda: unlike(600, most=14), 1),
     ("fused", lambda: unlike(75), 1),
     (UNLIKE, lambda: unlike(76), 1),
     (UNLIKE, lambda: unlike(1903), 1),
     ("fused", lambda: unlike(1904), 1),
-    ("fused", lambda: unlike(64, count=16, most=150), 1),
-    (UNLIKE, lambda: unlike(64, count=17, most=150), 1),
+    ("fused", lambda: unlike(120, count=16, most=150), 1),
+    (UNLIKE, lambda: unlike(120, count=17, most=150), 1),
     ("fused", lambda: unlike(64, count=17, most=300), 1),
     (UNLIKE, lambda: unlike(64, count=64), 1),
     ("fused", lambda: unlike(64, count=65), 1),
     ("fused", lambda: [t.reshape(-1) for t in unlike(100)], 0),
+    # From 9 inputs on: of up to 2,048 elements for each multiprocessor, if all were as long as the longest.
+    (UNLIKE, lambda: unlike(1500, count=9, most=10), 1),
+    ("fused", lambda: unlike(1500, count=8, most=10), 1),
+    ("fused", lambda: unlike(1500, count=9, most=10, dtype=torch.float32), 1),
+    ("fused", lambda: unlike(1500, count=9, most=7), 1),
+    ("fused", lambda: unlike(1246, count=9, most=10), 1),
+    (UNLIKE, lambda: unlike(1247, count=9, most=10), 1),
+    (UNLIKE, lambda: unlike(3003, count=9, most=10), 1),
+    ("fused", lambda: unlike(3004, count=9, most=10), 1),
+    ("fused", lambda: short(1500, columns=2, most=8), 1),
+    # Of small elements, one or two in a run.
+    (UNLIKE, lambda: short(3000, count=17, most=3, dtype=torch.bfloat16), 1),
+    ("fused", lambda: short(3000, count=16, most=3, dtype=torch.bfloat16), 1),
+    ("fused", lambda: short(3000, count=17, most=3, dtype=torch.float32), 1),
+    ("fused", lambda: short(3000, columns=3, count=17, most=5, dtype=torch.bfloat16), 1),
+    ("fused", lambda: short(2588, count=17, most=3, dtype=torch.bfloat16), 1),
+    (UNLIKE, lambda: short(2589, count=17, most=3, dtype=torch.bfloat16), 1),
+    (UNLIKE, lambda: short(7642, count=17, most=3, dtype=torch.bfloat16), 1),
+    ("fused", lambda: short(7643, count=17, most=3, dtype=torch.bfloat16), 1),
     ("fused", lambda: [meta(3, 5)], 0),
     (ONE, lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)], 2),
     ("fused", lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)] * 2, 2),

@@ -123,7 +123,7 @@ def flattened(
     return buffer, views
 
 
-def ask_layer(
+def explain_layer(
     *,
     steps: int = 5,
     batch: int = 2,
@@ -137,8 +137,8 @@ def ask_layer(
     mode: int = GRU,
     captured: bool = True,
     **changes: Any,
-) -> str:
-    """The reason that _cudnn_rnn gives, "" if the fused kernel runs; ``changes`` replaces arguments.
+) -> aten_ext.Explanation:
+    """The explanation of ``_cudnn_rnn`` for a layer on the meta device; ``changes`` replaces arguments.
 
     Into a CUDA graph, if not said otherwise: the GPU's time alone decides there.
     """
@@ -164,7 +164,12 @@ def ask_layer(
         "dropout_state": None,
     }
     with pretended_capture(captured):
-        explanation = aten_ext.explain("_cudnn_rnn", key="CUDA", **arguments | changes)
+        return aten_ext.explain("_cudnn_rnn", key="CUDA", **arguments | changes)
+
+
+def ask_layer(**changes: Any) -> str:
+    """The reason that ``_cudnn_rnn`` gives, "" if the fused kernel runs; as :func:`explain_layer`."""
+    explanation = explain_layer(**changes)
     assert (explanation.route == "upstream") == bool(explanation.reason)
     return documented(explanation.reason) if explanation.reason else ""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ops.rnn.cases import GRU, LSTM, RELU, TANH, ask_layer, meta, names
+from ops.rnn.cases import GRU, LSTM, RELU, TANH, ask_layer, explain_layer, meta, names
 
 FEW = "few steps that upstream runs in less time"
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -186,6 +186,16 @@ def test_what_cudnn_keeps_on_the_chip() -> None:
     assert ask_layer(**layer(LSTM, FP32, 5, 88, batch=14)) == ""
     assert ask_layer(**layer(GRU, FP32, 5, 32, batch=6)) == ""
     assert ask_layer(**layer(GRU, FP32, 5, 32, batch=7)) == on_chip
+
+
+@pytest.mark.parametrize("mode", [LSTM, TANH])
+def test_few_units_with_wide_rows_that_are_no_vectors(mode: int) -> None:
+    """In 16 bits a launch for each step, of up to eight columns of W_ih and W_hh for each unit."""
+    plans = [
+        explain_layer(**layer(mode, FP16, 3, 96, inputs, batch=8)).plan or ""
+        for inputs in (671, 673, 1440, 1448)
+    ]
+    assert ["a launch for each step" in plan for plan in plans] == [True, False, True, False]
 
 
 def test_one_step_in_training() -> None:

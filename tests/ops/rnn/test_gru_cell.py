@@ -11,9 +11,9 @@ import aten_ext
 from ops.rnn.cases import DTYPES, FLOOR, assert_ran, documented, meta, names, no_less_accurate
 
 
-def ask_cell(
+def explain_cell(
     batch: int = 2, inputs: int = 6, hidden: int = 8, dtype: torch.dtype = torch.float32, **changes: Any
-) -> str:
+) -> aten_ext.Explanation:
     arguments: dict[str, Any] = {
         "input": meta(batch, inputs, dtype=dtype),
         "hx": meta(batch, hidden, dtype=dtype),
@@ -22,7 +22,11 @@ def ask_cell(
         "b_ih": meta(3 * hidden, dtype=dtype),
         "b_hh": meta(3 * hidden, dtype=dtype),
     }
-    reason = aten_ext.explain("gru_cell", key="CUDA", **arguments | changes).reason
+    return aten_ext.explain("gru_cell", key="CUDA", **arguments | changes)
+
+
+def ask_cell(**changes: Any) -> str:
+    reason = explain_cell(**changes).reason
     return documented(reason) if reason else ""
 
 
@@ -79,6 +83,49 @@ def test_cells_of_few_units_and_many_columns() -> None:
     assert ask_cell(batch=257, inputs=1497, hidden=2) == ""
     assert ask_cell(batch=17, inputs=1426, hidden=75, dtype=torch.bfloat16) == ""
     assert ask_cell(batch=17, inputs=1432, hidden=72, dtype=torch.float16) == "", "whole vectors"
+
+
+HALF = {"dtype": torch.float16, "batch": 16, "inputs": 512}
+
+
+@pytest.mark.parametrize(
+    ("changes", "inside", "outside"),
+    [
+        (HALF, {"hidden": 2112}, {"hidden": 2120}),  # 264 blocks of 8 units: two for each multiprocessor
+        (HALF | {"batch": 17}, {"hidden": 1056}, {"hidden": 1064}),
+        (HALF | {"batch": 32, "hidden": 1024}, {"inputs": 3072}, {"inputs": 3080}),  # columns
+        (HALF | {"dtype": torch.bfloat16, "hidden": 1024}, {"batch": 32}, {"batch": 33}),
+        ({"batch": 4, "hidden": 1536}, {"inputs": 1556}, {"inputs": 1560}),  # weights in fp32
+        ({"batch": 4, "hidden": 1537}, {"inputs": 1553}, {"inputs": 1554}),  # and without vectors
+        ({"batch": 2, "hidden": 1537}, {"inputs": 1000}, {"inputs": 1001}),
+    ],
+    ids=names,
+)
+def test_large_cells(changes: dict[str, Any], inside: dict[str, Any], outside: dict[str, Any]) -> None:
+    """Few rows: in 16 bits all blocks run at once; in fp32 two products take longer."""
+    assert ask_cell(**changes | inside) == ""
+    assert ask_cell(**changes | outside) == "one step of a large batch"
+    assert ask_cell(**changes | outside | {"batch": 1}) == "", "one row has a kernel of its own"
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan"),
+    [
+        (HALF | {"hidden": 1056}, "one launch, tensor cores, loads of a warp at once: 4"),
+        (HALF | {"hidden": 1064}, "one launch, tensor cores, loads of a warp at once: 2"),
+        (HALF | {"hidden": 528, "batch": 17}, "one launch, tensor cores, loads of a warp at once: 4"),
+        (HALF | {"hidden": 536, "batch": 17}, "one launch, tensor cores, loads of a warp at once: 2"),
+        (HALF | {"hidden": 2048, "batch": 4}, "one launch, tensor cores, loads of a warp at once: 2"),
+        (HALF | {"hidden": 64, "batch": 33}, "one launch, tensor cores, loads of a warp at once: 2"),
+        ({"hidden": 2048, "inputs": 256, "batch": 4}, "one launch, fp32 multiply-adds, warps of a unit: 4"),
+        ({"hidden": 1024, "inputs": 256, "batch": 1}, "one launch, fp32 multiply-adds, warps of a unit: 4"),
+        ({"hidden": 1025, "inputs": 256, "batch": 1}, "one launch, fp32 multiply-adds, warps of a unit: 1"),
+    ],
+    ids=names,
+)
+def test_which_kernel_a_cell_has(changes: dict[str, Any], plan: str) -> None:
+    """Of more blocks than multiprocessors two share one, which has registers for two loads of each warp."""
+    assert explain_cell(**changes).plan == plan
 
 
 # ---- on a GPU ----------------------------------------------------------------------------------------

@@ -19,14 +19,14 @@ OPS = pytest.mark.parametrize("op", GATES)
 LARGE = "one step of a large batch"
 
 
-def ask_cell(
+def explain_cell(
     op: str,
     batch: int = 2,
     inputs: int = 6,
     hidden: int = 8,
     dtype: torch.dtype = torch.float32,
     **changes: Any,
-) -> str:
+) -> aten_ext.Explanation:
     gates = (GATES | {"gru_cell": 3})[op] * hidden
     state = meta(batch, hidden, dtype=dtype)
     arguments: dict[str, Any] = {
@@ -37,7 +37,11 @@ def ask_cell(
         "b_ih": meta(gates, dtype=dtype),
         "b_hh": meta(gates, dtype=dtype),
     }
-    reason = aten_ext.explain(op, key="CUDA", **arguments | changes).reason
+    return aten_ext.explain(op, key="CUDA", **arguments | changes)
+
+
+def ask_cell(op: str, **changes: Any) -> str:
+    reason = explain_cell(op, **changes).reason
     return documented(reason) if reason else ""
 
 
@@ -129,6 +133,47 @@ def test_large_and_wide_cells_are_upstream_s(op: str, batch: int, inputs: int, h
     assert ask_cell(op, batch=batch, inputs=inputs, hidden=hidden, dtype=torch.bfloat16) == LARGE
     rows = 16 if batch == 17 else 1
     assert ask_cell(op, batch=rows, inputs=inputs, hidden=hidden, dtype=torch.bfloat16) == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "fixed", "last", "first"),
+    [
+        ("lstm_cell", {"dtype": torch.float16, "batch": 16, "inputs": 512}, 2112, 2120),
+        ("lstm_cell", {"dtype": torch.bfloat16, "batch": 32, "inputs": 512}, 1056, 1064),
+        ("lstm_cell", {"batch": 4, "inputs": 3004}, 1024, 1028),  # weights
+        ("lstm_cell", {"batch": 2, "inputs": 2563}, 1024, 1025),  # and without vectors
+        ("rnn_tanh_cell", {"batch": 4, "inputs": 3076}, 1024, 1028),
+    ],
+    ids=names,
+)
+def test_large_cells(op: str, fixed: dict[str, Any], last: int, first: int) -> None:
+    """Few rows: in 16 bits all blocks run at once; in fp32 two products take longer."""
+    assert ask_cell(op, **fixed, hidden=last) == ""
+    assert ask_cell(op, **fixed, hidden=first) == LARGE
+    assert ask_cell(op, **fixed | {"batch": 1}, hidden=first) == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "plan"),
+    [
+        ("lstm_cell", {"dtype": torch.float16, "hidden": 1056}, "tensor cores, loads of a warp at once: 4"),
+        ("lstm_cell", {"dtype": torch.float16, "hidden": 1064}, "tensor cores, loads of a warp at once: 2"),
+        (
+            "rnn_tanh_cell",
+            {"dtype": torch.float16, "hidden": 2048},
+            "tensor cores, loads of a warp at once: 4",
+        ),
+        ("rnn_relu_cell", {"hidden": 1536}, "fp32 multiply-adds, warps of a unit: 4"),
+        ("rnn_relu_cell", {"hidden": 1540}, "fp32 multiply-adds, warps of a unit: 1"),
+        ("rnn_relu_cell", {"hidden": 1028, "batch": 1}, "fp32 multiply-adds, warps of a unit: 1"),
+        ("lstm_cell", {"hidden": 1024}, "fp32 multiply-adds, warps of a unit: 4"),
+        ("lstm_cell", {"hidden": 1028}, "fp32 multiply-adds, warps of a unit: 1"),
+    ],
+    ids=names,
+)
+def test_which_kernel_a_cell_has(op: str, changes: dict[str, Any], plan: str) -> None:
+    """An RNN's blocks have registers for four loads of each warp where two share a multiprocessor."""
+    assert explain_cell(op, **{"batch": 4, "inputs": 256} | changes).plan == f"one launch, {plan}"
 
 
 def test_states_of_an_lstm() -> None:

@@ -514,6 +514,24 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         {"mode": TANH, "hidden": 720, "batch": 55, "layers": 2, "steps": 8},
         [{"batch": 54}, {"layers": 1}, {"steps": 9}],
     ),
+    (
+        {"mode": LSTM, "hidden": 568, "batch": 48, "layers": 3, "steps": 40},
+        [{"batch": 45}, {"layers": 2}, {"hidden": 536}, {"hidden": 848}, {"dtype": torch.bfloat16}],
+    ),
+    # In clusters of 16 blocks, of which there are seven.
+    (
+        {"mode": TANH, "hidden": 568, "batch": 182, "layers": 4, "dtype": torch.bfloat16, "inputs": 7},
+        [{"batch": 175}, {"layers": 3}, {"hidden": 296}, {"hidden": 570}],
+    ),
+    (
+        {"mode": LSTM, "hidden": 440, "batch": 203, "layers": 3, "dtype": torch.float16, "inputs": 8},
+        [{"batch": 189}, {"layers": 2}, {"dtype": torch.bfloat16}],
+    ),
+    # Of multiply-adds: a hidden size that is no multiple of four.
+    (
+        {"hidden": 306, "batch": 91, "layers": 4},
+        [{"batch": 84}, {"layers": 3}, {"hidden": 254}, {"mode": LSTM}],
+    ),
 ]
 
 
@@ -529,6 +547,47 @@ def test_stacks_whose_layers_upstream_runs_beside_one_another(
         assert ask_layer(steps=256, batch=64, inputs=1024, hidden=1024, layers=2) == ""
 
 
+@pytest.mark.parametrize(
+    ("mode", "hidden", "last", "two"),
+    [
+        (LSTM, 24, 0, 0),
+        (LSTM, 32, 800, 520),
+        (LSTM, 40, 264, 368),
+        (LSTM, 64, 264, 368),
+        (LSTM, 72, 264, 520),
+        (LSTM, 96, 264, 520),
+        (LSTM, 104, 696, 0),
+        (LSTM, 120, 264, 0),
+        (LSTM, 128, 264, 0),
+        (LSTM, 136, 448, 0),
+        (TANH, 16, 1248, 0),
+        (TANH, 24, 800, 0),
+        (RELU, 40, 496, 0),
+        (TANH, 64, 800, 0),
+        (TANH, 72, 296, 1144),
+        (TANH, 80, 448, 1144),
+        (RELU, 96, 264, 1144),
+        (TANH, 104, 800, 1144),
+        (TANH, 112, 264, 1144),
+        (TANH, 120, 344, 1144),
+        (TANH, 128, 160, 1144),
+        (TANH, 256, 128, 64),
+    ],
+)
+def test_rows_and_units_of_eight_in_fp16(mode: int, hidden: int, last: int, two: int) -> None:
+    """``last``: rows up to which ours runs; ``two``: of two directions; 0: always, or never."""
+    on_chip = "layer that cuDNN keeps on the chip"
+    eight: dict[str, Any] = {"mode": mode, "hidden": hidden, "dtype": torch.float16, "steps": 20}
+    assert ask_layer(**eight, batch=last + 8) == on_chip
+    assert last == 0 or ask_layer(**eight, batch=last) == ""
+    assert ask_layer(**eight, batch=two or 1600, bidirectional=True) != on_chip
+    assert two == 0 or ask_layer(**eight, batch=two + 8, bidirectional=True) == on_chip
+
+
+def test_units_of_eight_that_are_always_ours() -> None:
+    assert ask_layer(mode=TANH, hidden=32, dtype=torch.float16, steps=20, batch=1600) == ""
+
+
 def test_few_steps_of_stacks_and_of_many_rows() -> None:
     """Layers that begin with loading all weights, one after the other."""
     reason = "few steps that upstream runs in less time"
@@ -536,10 +595,19 @@ def test_few_steps_of_stacks_and_of_many_rows() -> None:
     half: dict[str, Any] = {"mode": LSTM, "dtype": torch.float16}
     wide: dict[str, Any] = half | {"hidden": 544, "batch": 45, "layers": 3, "steps": 13}
     many: dict[str, Any] = half | {"hidden": 64, "batch": 128, "steps": 8}
+    two: dict[str, Any] = {"dtype": torch.float16, "steps": 2, "inputs": 556}
+    tanh: dict[str, Any] = two | {"mode": TANH, "hidden": 556, "batch": 41, "layers": 3}
+    lstm: dict[str, Any] = two | {"mode": LSTM, "hidden": 341, "batch": 12, "layers": 4}
     outside: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         (few, [{"hidden": 384}, {"hidden": 641}, {"batch": 4}, {"batch": 13}, {"layers": 2}, {"steps": 6}]),
         (wide, [{"hidden": 512}, {"hidden": 648}, {"batch": 44}, {"layers": 2}, {"steps": 14}]),
         (many, [{"hidden": 56}, {"hidden": 97}, {"batch": 127}, {"steps": 9}, {"dtype": torch.bfloat16}]),
+        (tanh, [{"hidden": 438}, {"batch": 19}, {"layers": 1}, {"steps": 3}, {"inputs": 560, "hidden": 560}]),
+        (
+            lstm | {"hidden": 441, "inputs": 69, "layers": 2, "batch": 16},
+            [{"hidden": 438}, {"batch": 15}, {"layers": 1}],
+        ),
+        (lstm, [{"hidden": 298}, {"batch": 8}, {"layers": 3}, {"steps": 3}, {"inputs": 560, "hidden": 344}]),
     ]
     for inside, changes in outside:
         assert ask_layer(**inside) == reason

@@ -251,9 +251,10 @@ def _make_layers(case: Layers, device: str) -> Call:
     layers = kind(
         case.inputs, case.hidden, case.layers,
         bias=case.bias, batch_first=case.batch_first, bidirectional=case.directions == 2,
+        device=device, dtype=dtype,
     )  # fmt: skip
     # As a program would have them: flattened by cuDNN where PyTorch flattens that dtype.
-    layers = layers.to(device, dtype).eval().requires_grad_(False)
+    layers = layers.eval().requires_grad_(False)
     shape = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
     x = torch.randn(*shape, case.inputs, device=device).to(dtype)
     h = torch.randn(case.layers * case.directions, case.batch, case.hidden, device=device).to(dtype)
@@ -265,7 +266,7 @@ def _make_cell(case: Cell, device: str) -> Call:
 
     dtype: torch.dtype = getattr(torch, case.dtype)
     kind = getattr(torch.nn, f"{case.cell}Cell")
-    cell = kind(case.inputs, case.hidden).to(device, dtype).requires_grad_(False)
+    cell = kind(case.inputs, case.hidden, device=device, dtype=dtype).requires_grad_(False)
     x = torch.randn(case.batch, case.inputs, device=device).to(dtype)
     h = torch.randn(case.batch, case.hidden, device=device).to(dtype)
     return partial(cell, x, (h, h.clone()) if case.cell == "LSTM" else h)

@@ -270,8 +270,9 @@ def test_stacks_whose_layers_upstream_runs_beside_one_another() -> None:
     rnn: dict[str, Any] = gru | {"mode": TANH, "steps": 16, "batch": 49, "dtype": torch.float16}
     two: dict[str, Any] = rnn | {"layers": 2, "steps": 8, "batch": 53}
     few: dict[str, Any] = {"mode": RELU, "steps": 2, "batch": 50, "inputs": 8, "hidden": 448, "layers": 2}
+    half: dict[str, Any] = few | {"dtype": torch.bfloat16, "batch": 64, "hidden": 200, "layers": 4}
     with tf32_allowed(True):
-        assert [with_gradients(**kept) for kept in (lstm, gru, rnn, two, few)] == [KEPT] * 5
+        assert [with_gradients(**kept) for kept in (lstm, gru, rnn, two, few, half)] == [KEPT] * 6
         ours = [
             lstm | {"batch": 87},
             lstm | {"layers": 2},
@@ -286,6 +287,10 @@ def test_stacks_whose_layers_upstream_runs_beside_one_another() -> None:
             few | {"layers": 1},
             few | {"steps": 3},
             few | {"hidden": 436},
+            half | {"batch": 63},
+            half | {"layers": 3},
+            half | {"steps": 3},
+            half | {"hidden": 192},
         ]
         assert [with_gradients(**layers) for layers in ours] == [""] * len(ours)
 
