@@ -55,10 +55,11 @@ struct UnlikeRuns {
   int64_t elements;
 };
 constexpr int64_t kAnyPadded = int64_t{1} << 40;
+constexpr int64_t kFewestUnlikeInputs = 9;
 constexpr UnlikeRuns kUnlikeRuns[] = {
     {17, {8, 16}, {0, 16}, 4, {800, kAnyPadded}, 2048},
     // 9 inputs of 34 elements in all, 1614 rows in fp64: 2.25 us, ours 2.87. Of 31 such calls 14 lost.
-    {9, {8, 16}, {3, 16}, 2.1, {850, 2048}, 1250},
+    {kFewestUnlikeInputs, {8, 16}, {3, 16}, 2.1, {850, 2048}, 1250},
     // 46 inputs of one or two elements, 1856 rows in bf16: 4.2 us, ours 6.9.
     {17, {1, 2}, {0, 2.6}, 1.3, {1000, kAnyPadded}, 1100},
 };
@@ -126,7 +127,8 @@ inline bool is_large_in_launches(const at::ITensorListRef& tensors, const CatInp
 }
 
 inline bool has_short_runs_of_unlike_lengths(const CatInputs& found) {
-  if (found.count > kUpstreamInputs || !found.contiguous || !found.one_dtype) {
+  if (found.count < kFewestUnlikeInputs || found.count > kUpstreamInputs || !found.contiguous ||
+      !found.one_dtype) {
     return false;
   }
   const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));

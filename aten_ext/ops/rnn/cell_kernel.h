@@ -36,8 +36,8 @@ constexpr int64_t kColumnsToSplit = 256;
 // many.
 constexpr int64_t kSeveralRows = 4;
 constexpr int64_t kRowsOfFp32 = 8;
-// An RNN of several rows in fp32 has as many blocks as fit at once up to so many: 1408 units take 13 us so,
-// and 22 with a warp each; more take longer.
+// Up to kSeveralRows rows of an RNN in fp32 are shorter so up to so many: 1408 units take 13 us, and 22 with
+// a warp each. Six rows of 1152 units take 9.2 with a warp each, and 12.5 so.
 constexpr int64_t kUnitsToSplitOfRnnRows = 1536;
 // Tensor cores: units of a block. Rows up to which a warp has four chunks under way, and up to which a block
 // has 16 (beyond, several blocks read the same weights).
@@ -61,7 +61,9 @@ constexpr int64_t units_to_split(Cell cell, Dtype dtype, int64_t batch) {
   if (batch == 1 || dtype != Dtype::Float || cell == Cell::Lstm) {
     return kUnitsToSplit;
   }
-  return cell == Cell::Gru ? kUnitsToSplitOfGruRows : kUnitsToSplitOfRnnRows;
+  return cell == Cell::Gru       ? kUnitsToSplitOfGruRows
+         : batch <= kSeveralRows ? kUnitsToSplitOfRnnRows
+                                 : kUnitsToSplit;
 }
 
 constexpr CellKernel cell_kernel(Cell cell, Dtype dtype, bool tf32, int64_t batch, int64_t input,

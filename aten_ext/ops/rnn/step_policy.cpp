@@ -56,8 +56,8 @@ constexpr CellLimits kCellLimits[][2] = {
     {{9e6, 33'000, 1.8e6, 1, 8, kAnySize}, {34e6, 66'000, 0, kAnySize, kAnySize, kAnySize}},
     {{10e6, 100'000, 1.2e6, 1, 32, 1500}, {34e6, 100'000, 1.1e6, 16, kAnySize, kAnySize}}};
 // In 16 bits, with vectors, of a GRU and an LSTM of up to kRowsOfManyLoads rows, a cell is short if all of
-// its blocks run at once: of 990 random ones of up to so many columns these took upstream 1.1 to 3 times as
-// long, the others 0.66 to 1.03.
+// its blocks run at once: of 624 random ones of up to so many columns these took upstream 1.1 to 2.7 times as
+// long, the others 0.66 to 1.05.
 constexpr int64_t kColumnsOfOneWave = 4096;
 // In fp32, of two to four rows: weights from which two products and the gates by themselves are shorter, with
 // vectors, and without them of two rows and of more. Four rows of a GRU of I = H = 1600 take upstream 32 us,

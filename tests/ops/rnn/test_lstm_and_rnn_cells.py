@@ -165,6 +165,11 @@ def test_large_cells(op: str, fixed: dict[str, Any], last: int, first: int) -> N
         ),
         ("rnn_relu_cell", {"hidden": 1536}, "fp32 multiply-adds, warps of a unit: 4"),
         ("rnn_relu_cell", {"hidden": 1540}, "fp32 multiply-adds, warps of a unit: 1"),
+        (
+            "rnn_relu_cell",
+            {"hidden": 1028, "batch": 5, "inputs": 8},
+            "fp32 multiply-adds, warps of a unit: 1",
+        ),
         ("rnn_relu_cell", {"hidden": 1028, "batch": 1}, "fp32 multiply-adds, warps of a unit: 1"),
         ("lstm_cell", {"hidden": 1024}, "fp32 multiply-adds, warps of a unit: 4"),
         ("lstm_cell", {"hidden": 1028}, "fp32 multiply-adds, warps of a unit: 1"),
