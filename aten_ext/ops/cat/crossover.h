@@ -64,16 +64,28 @@ constexpr UnlikeRuns kUnlikeRuns[] = {
     {17, {1, 2}, {0, 2.6}, 1.3, {1000, kAnyPadded}, 1100},
 };
 
-// Short parts of the rows of several matrices, so many inputs and rows of all, up to so many bytes of a row
-// on average, where rows are so many bytes apart: upstream goes from one matrix to the next, ours through the
-// result.
+// Short parts of the rows of several matrices: upstream goes from one matrix to the next, ours through the
+// result. So many inputs, bytes of an element and of a part on average, rows of all, and bytes from one row
+// to the next. Of more inputs nothing was timed.
 struct ShortParts {
-  int64_t inputs[2];  // of more than the last nothing was timed
-  int64_t rows;
-  int64_t bytes;
+  int64_t inputs[2];
+  int64_t element[2];
+  int64_t part[2];
+  int64_t rows[2];
+  int64_t apart[2];
 };
-constexpr ShortParts kShortParts[] = {{{2, 2}, 240000, 10}, {{3, 16}, 150000, 16}};
-constexpr int64_t kBytesFarApart = 200;
+constexpr int64_t kAnyElement = 16;
+constexpr int64_t kAnyRows = int64_t{1} << 40;
+constexpr int64_t kLongestPart = 16;
+constexpr int64_t kFewestRowsOfParts = 150000;
+constexpr ShortParts kShortParts[] = {
+    {{2, 2}, {1, kAnyElement}, {0, 10}, {240000, kAnyRows}, {200, kAnyRows}},
+    {{3, 16}, {1, kAnyElement}, {0, kLongestPart}, {kFewestRowsOfParts, kAnyRows}, {200, kAnyRows}},
+    // Near rows: one element in 16 bits (four of four such calls; nine of 259901 rows, 38 bytes apart: 29 us,
+    // ours 43), and four (the three of 24 and 28 bytes apart, and of 72).
+    {{6, 9}, {2, 2}, {2, 2}, {2000000, kAnyRows}, {14, 40}},
+    {{8, 9}, {2, 4}, {8, kLongestPart}, {700000, 1900000}, {20, 75}},
+};
 
 // Along which it is expanded, or its memory does not run from the last dimension to the first.
 inline bool is_expanded_or_transposed(const c10::TensorImpl& t) {
@@ -149,35 +161,46 @@ inline bool has_short_runs_of_unlike_lengths(const CatInputs& found) {
          });
 }
 
-inline bool are_short_parts_far_apart(const at::ITensorListRef& tensors, const CatInputs& found) {
+inline bool are_short_parts_apart(const at::ITensorListRef& tensors, const CatInputs& found) {
   const int64_t last = found.valid->dim() - 1;
   if (found.contiguous || !found.one_dtype || last < 1 || found.dim != last) {
     return false;
   }
   const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
   const auto count = static_cast<int64_t>(found.count);
-  const int64_t rows = found.numel() / found.size_at_dim;
-  if (!std::any_of(std::begin(kShortParts), std::end(kShortParts), [&](const ShortParts& parts) {
-        return parts.inputs[0] <= count && count <= parts.inputs[1] && rows * count >= parts.rows &&
-               found.size_at_dim * size <= parts.bytes * count;
-      })) {
+  const int64_t rows = found.numel() / found.size_at_dim * count;
+  const int64_t bytes = found.size_at_dim * size;  // of a row of the result
+  if (rows < kFewestRowsOfParts || bytes > kLongestPart * count) {
     return false;
   }
   const c10::StorageImpl* const first = found.valid->unsafe_storage().unsafeGetStorageImpl();
   bool several = false;  // they are not parts of one matrix
-  return with_tensors(tensors, [&](const auto& list) {
+  int64_t apart[2] = {kAnyRows, 0};
+  const bool are_parts = with_tensors(tensors, [&](const auto& list) {
     for (const at::Tensor& tensor : list) {
       const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
       if (is_skipped(t)) {
         continue;
       }
-      if ((t.sizes()[last] > 1 && t.strides()[last] != 1) || t.strides()[last - 1] * size < kBytesFarApart) {
+      if (t.sizes()[last] > 1 && t.strides()[last] != 1) {
         return false;
       }
+      const int64_t to_next = t.strides()[last - 1] * size;
+      apart[0] = std::min(apart[0], to_next);
+      apart[1] = std::max(apart[1], to_next);
       several = several || t.unsafe_storage().unsafeGetStorageImpl() != first;
     }
     return several;
   });
+  const auto in = [](const int64_t (&range)[2], int64_t low, int64_t high) {
+    return range[0] <= low && high <= range[1];
+  };
+  return are_parts &&
+         std::any_of(std::begin(kShortParts), std::end(kShortParts), [&](const ShortParts& parts) {
+           return in(parts.inputs, count, count) && in(parts.element, size, size) &&
+                  parts.part[0] * count <= bytes && bytes <= parts.part[1] * count &&
+                  in(parts.rows, rows, rows) && in(parts.apart, apart[0], apart[1]);
+         });
 }
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
@@ -231,7 +254,7 @@ inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const
   if (cat_crossover::has_short_runs_of_unlike_lengths(found)) {
     return "short runs of unlike lengths";
   }
-  if (cat_crossover::are_short_parts_far_apart(tensors, found)) {
+  if (cat_crossover::are_short_parts_apart(tensors, found)) {
     return "short parts of rows that lie far apart";
   }
   const Kind kind = cat_crossover::kind_of(tensors, found);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -41,9 +42,11 @@ def short(
     return [meta(rows, n, dtype=dtype) for n in (*[columns] * (count - 1), most)]
 
 
-def parts(rows: int, columns: int, of: int, count: int = 3) -> list[torch.Tensor]:
+def parts(
+    rows: int, columns: int, of: int, count: int = 3, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     """The first columns of several matrices."""
-    return [meta(rows, of)[:, :columns] for _ in range(count)]
+    return [meta(rows, of, dtype=dtype)[:, :columns] for _ in range(count)]
 
 
 def parts_of_one(rows: int) -> list[torch.Tensor]:
@@ -95,6 +98,35 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     ("fused", lambda: parts(119999, 2, of=50, count=2), 1),
     ("fused", lambda: parts(120000, 3, of=50, count=2), 1),
     ("fused", lambda: parts(10000, 4, of=50, count=17), 1),
+    # Near rows: one element of 2 bytes, or four of up to 4.
+    *(
+        (expected, functools.partial(parts, rows, columns, of, count, dtype), 1)
+        for expected, rows, columns, of, count, dtype in (
+            (FAR_APART, 250000, 1, 7, 8, torch.bfloat16),
+            (FAR_APART, 250000, 1, 20, 8, torch.bfloat16),
+            ("fused", 250000, 1, 6, 8, torch.bfloat16),
+            ("fused", 250000, 1, 21, 8, torch.bfloat16),
+            ("fused", 250000, 1, 10, 8, torch.uint8),
+            ("fused", 250000, 2, 10, 8, torch.bfloat16),
+            ("fused", 249999, 1, 10, 8, torch.bfloat16),
+            (FAR_APART, 340000, 1, 10, 6, torch.bfloat16),
+            ("fused", 410000, 1, 10, 5, torch.bfloat16),
+            (FAR_APART, 230000, 1, 10, 9, torch.bfloat16),
+            ("fused", 230000, 1, 10, 10, torch.bfloat16),
+            (FAR_APART, 100000, 4, 5, 8, torch.float32),
+            (FAR_APART, 100000, 4, 18, 8, torch.float32),
+            (FAR_APART, 100000, 4, 10, 9, torch.bfloat16),
+            ("fused", 100000, 4, 19, 8, torch.float32),
+            ("fused", 100000, 4, 9, 8, torch.bfloat16),
+            ("fused", 100000, 3, 10, 9, torch.bfloat16),
+            ("fused", 100000, 5, 10, 9, torch.float32),
+            ("fused", 100000, 4, 10, 7, torch.float32),
+            ("fused", 87499, 4, 10, 8, torch.float32),
+            (FAR_APART, 87500, 4, 10, 8, torch.float32),
+            (FAR_APART, 237500, 4, 10, 8, torch.float32),
+            ("fused", 237501, 4, 10, 8, torch.float32),
+        )
+    ),
     ("fused", lambda: parts(50000, 4, of=50), 0),
     ("fused", lambda: parts_of_one(50000), 1),
     ("fused", lambda: [meta(50000, 100)[:, :8:2] for _ in range(3)], 1),
