@@ -22,6 +22,13 @@ _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "cat: short runs on the CPU begin at the first row again",
+        "aten_ext/ops/cat/cpu.cpp",
+        "input->data + row * run, run, n,",
+        "input->data, run, n,",
+        (f"{_PARITY}::test_short_runs_on_cpu",),
+    ),
+    (
         "cat: parts of few rows that lie far apart go upstream",
         "aten_ext/ops/cat/crossover.h",
         "in(parts.rows, rows, rows) &&",

@@ -45,6 +45,10 @@ constexpr int64_t kMaxBytesOfSmallResult = 32768;
 // cache line and a page of each to stay at hand until the next row needs the rest of them.
 constexpr int64_t kMinWidth = 1024;
 constexpr int64_t kMaxWidth = 32768;
+// Runs of up to so many bytes on average are copied input by input, so many rows at once.
+constexpr int64_t kShortRun = 64;
+constexpr int64_t kBytesAtOnce = 16384;
+constexpr int64_t kFewestRowsAtOnce = 16;
 
 // ---- rule --------------------------------------------------------------------------------------------
 
@@ -174,6 +178,70 @@ C10_ALWAYS_INLINE void copy_bytes(char* to, const char* from, int64_t n) {
   }
 }
 
+// `rows` runs of kBytes, those of an input, to rows of the result. Several are read before the first is
+// written: one by one a read waits to learn that it is not of what was written before.
+template <int64_t kBytes>
+C10_NOINLINE void copy_runs_of(char* to, const char* from, int64_t rows, int64_t row_bytes) {
+  constexpr int64_t kAtOnce = 8;
+  struct Run {
+    char bytes[kBytes];
+  };
+  int64_t row = 0;
+  for (; row + kAtOnce <= rows; row += kAtOnce) {
+    Run runs[kAtOnce];
+    std::memcpy(runs, from + row * kBytes, sizeof(runs));
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kAtOnce; ++i) {
+      std::memcpy(to + (row + i) * row_bytes, &runs[i], kBytes);
+    }
+  }
+  for (; row < rows; ++row) {
+    std::memcpy(to + row * row_bytes, from + row * kBytes, kBytes);
+  }
+}
+
+void copy_runs(char* to, const char* from, int64_t run, int64_t rows, int64_t row_bytes) {
+  switch (run) {
+    case 1:
+      return copy_runs_of<1>(to, from, rows, row_bytes);
+    case 2:
+      return copy_runs_of<2>(to, from, rows, row_bytes);
+    case 4:
+      return copy_runs_of<4>(to, from, rows, row_bytes);
+    case 8:
+      return copy_runs_of<8>(to, from, rows, row_bytes);
+    case 16:
+      return copy_runs_of<16>(to, from, rows, row_bytes);
+    default:
+      for (int64_t row = 0; row < rows; ++row) {
+        copy_bytes(to + row * row_bytes, from + row * run, run);
+      }
+  }
+}
+
+// One input after the other, of a few at a time in so many rows that the cache holds what they write: a
+// length that is the same for many rows costs nothing to ask for.
+void copy_short_runs(const Cat& cat, int64_t rows) {
+  const Input* const end = cat.inputs + cat.count;
+  for (const Input* first = cat.inputs; first != end;) {
+    const Input* last = first + 1;
+    while (last != end && last[1].begin - first->begin <= kMinWidth) {
+      ++last;
+    }
+    const int64_t width = std::max<int64_t>(1, last->begin - first->begin);  // nothing, if those are empty
+    const int64_t at_once = std::max(kFewestRowsAtOnce, kBytesAtOnce / width);
+    for (int64_t row = 0; row < rows; row += at_once) {
+      const int64_t n = std::min(at_once, rows - row);
+      for (const Input* input = first; input != last; ++input) {
+        const int64_t run = input[1].begin - input->begin;
+        copy_runs(cat.out + row * cat.row_bytes + input->begin, input->data + row * run, run, n,
+                  cat.row_bytes);
+      }
+    }
+    first = last;
+  }
+}
+
 // The bytes [begin, end) of every row.
 void copy_column(const Cat& cat, int64_t rows, int64_t begin, int64_t end) {
   const Input* const first = std::upper_bound(cat.inputs, cat.inputs + cat.count, begin,
@@ -209,8 +277,16 @@ void fill(const CatInputs& found, const at::ITensorListRef& tensors, void* out) 
   });
   inputs.push_back({nullptr, begin});
   const Cat cat{inputs.data(), found.count, static_cast<char*>(out), inputs.back().begin};
+  if (cat.count == 1) {
+    std::memcpy(out, inputs.front().data, static_cast<size_t>(found.numel() * itemsize));
+    return;
+  }
   const int64_t rows = found.numel() * itemsize / cat.row_bytes;
   const int64_t run = cat.row_bytes / cat.count;  // on average
+  if (rows > 1 && run <= kShortRun) {
+    copy_short_runs(cat, rows);
+    return;
+  }
   const int64_t width = rows == 1 ? cat.row_bytes : std::clamp(run, kMinWidth, kMaxWidth);
   for (int64_t begin = 0; begin < cat.row_bytes; begin += width) {
     copy_column(cat, rows, begin, std::min(begin + width, cat.row_bytes));

@@ -87,6 +87,31 @@ def test_runs_of_every_length_on_cpu(rows: int, run: int) -> None:
     assert compare(tensors, 1, "cpu") == ""
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 70, 600])
+@pytest.mark.parametrize("rows", [2, 17, 300])
+@pytest.mark.parametrize("columns", [(1,), (2,), (4,), (8,), (16,), (1, 3), (8, 5, 16), (2, 1, 64, 30)])
+def test_short_runs_on_cpu(columns: tuple[int, ...], rows: int, count: int) -> None:
+    """Columns of few bytes, of one length or of several, which are copied input by input."""
+    if count * rows * max(columns) > 1 << 20:
+        rows = 7
+    every = ones(count, rows, max(columns), dtype=torch.uint8)
+    tensors = [t[:, : columns[i % len(columns)]].contiguous() for i, t in enumerate(every)]
+    small = sum(t.numel() for t in tensors) <= 32768
+    assert compare(tensors, 1, "cpu") in ("", *([] if small else ["few inputs", "large inputs"]))
+
+
+def test_short_runs_beside_an_empty_and_a_wide_input_on_cpu() -> None:
+    empty, wide = torch.empty(9, 0, dtype=torch.uint8), ones(1, 9, 1500, dtype=torch.uint8)[0]
+    assert compare([empty, wide, *ones(70, 9, 1, dtype=torch.uint8), empty], 1, "cpu") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.complex128], ids=str)
+def test_labels_beside_one_another_on_cpu(dtype: torch.dtype) -> None:
+    """``stack`` of vectors along a last dimension, more rows of them than are copied at once."""
+    vectors = [t.unsqueeze(-1) for t in ones(2, 900, dtype=dtype)]
+    assert compare(vectors, 1, "cpu") == ""
+
+
 def test_the_result_is_new(device: str) -> None:
     """Also of one input, and of one and nothing."""
     x = torch.arange(6, device=device).view(2, 3)
