@@ -293,7 +293,7 @@ bool is_small_cell(Cell cell, Dtype dtype, int64_t batch, int64_t input, int64_t
     return false;
   }
   if (dtype == Dtype::Float) {
-    const bool rnn = cell != Cell::Gru && cell != Cell::Lstm;
+    const bool rnn = !has_several_gates(cell);
     const bool vectors = are_vectors(false, input, hidden);
     const FmaCellWeights& most = kFmaCellWeights[static_cast<int>(cell)];
     if (batch > 1 && batch <= kFmaStepRows &&
