@@ -224,8 +224,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: a stack of large layers is ours",
         "aten_ext/ops/rnn/stack_facts.h",
-        "return is_stack_over_gpu_in(kKeptStacks, plan);",
-        "return false;",
+        "return is_stack_over_gpu_in(kKeptStacks, plan) ||",
+        "return",
         ("tests/ops/rnn/test_rules.py::test_stacks_whose_layers_upstream_runs_beside_one_another",),
     ),
     (
@@ -287,8 +287,29 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: a stack of large layers in clusters is ours",
         "aten_ext/ops/rnn/stack_facts.h",
-        "is_stack_in(kKeptStacksInClusters, plan);",
-        "false;",
+        "(is_stack_in(kKeptStacksInClusters, plan) ||",
+        "(false ||",
+        ("tests/ops/rnn/test_rules.py::test_stacks_whose_layers_upstream_runs_beside_one_another",),
+    ),
+    (
+        "gru: a stack in clusters of 8 blocks is as one in clusters of 16",
+        "aten_ext/ops/rnn/stack_facts.h",
+        "(recurrence.blocks == kLargeCluster &&",
+        "(true &&",
+        ("tests/ops/rnn/test_rules.py::test_stacks_whose_layers_upstream_runs_beside_one_another",),
+    ),
+    (
+        "gru: a stack without whole vectors is upstream's",
+        "aten_ext/ops/rnn/stack_facts.h",
+        "(vectors && is_stack_over_gpu_in(kKeptStacksOfVectors, plan));",
+        "is_stack_over_gpu_in(kKeptStacksOfVectors, plan);",
+        ("tests/ops/rnn/test_rules.py::test_stacks_whose_layers_upstream_runs_beside_one_another",),
+    ),
+    (
+        "gru: a stack of multiply-adds over the GPU is ours",
+        "aten_ext/ops/rnn/stack_facts.h",
+        "return is_stack_in(kKeptStacksOfMultiplyAddsOverGpu, plan);",
+        "return false;",
         ("tests/ops/rnn/test_rules.py::test_stacks_whose_layers_upstream_runs_beside_one_another",),
     ),
     (

@@ -23,9 +23,16 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: a layer of little depth asks for no more than others",
         "aten_ext/ops/linear/crossover.h",
-        "is_shallow(layer)  ? kAskedShallow",
-        "false  ? kAskedShallow",
+        "is_shallow(layer) || is_out_of_step(layer) ? kAskedMost",
+        "is_out_of_step(layer) ? kAskedMost",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: operands that begin between vectors ask for no more than others",
+        "aten_ext/ops/linear/crossover.h",
+        "is_shallow(layer) || is_out_of_step(layer) ? kAskedMost",
+        "is_shallow(layer) ? kAskedMost",
+        ("tests/core/test_tables.py::test_many_columns_of_operands_that_begin_between_vectors",),
     ),
     (
         "linear: the rows of a layer of little depth speak for it",
@@ -51,8 +58,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: a ReLU asks for no more",
         _RULE,
-        "call.epilogue == Epilogue::ReLU};",
-        "false};",
+        "call.epilogue == Epilogue::ReLU,\n          whole_rows",
+        "false,\n          whole_rows",
         ("tests/core/test_tables.py::test_one_row_in_fp32_with_a_relu_asks_for_more",),
     ),
     ("linear: one row too many is taken", _RULE, "kMaxRows) {", "kMaxRows + 1) {", _RULES),

@@ -305,6 +305,24 @@ def test_what_a_layer_between_cells_asks_of_them(
         assert explain(rows, n, k, dtype).route == route
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("operand", ["mat1", "weight"])
+def test_many_columns_of_operands_that_begin_between_vectors(
+    dtype: torch.dtype, operand: str, pretend: Any
+) -> None:
+    """They ask for the most that a cell shows, if rows are whole vectors from there on."""
+    pretend(of_100(), MADE_UP.name)
+    register(MADE_UP, all_of(254))
+
+    def route(n: int, k: int, begin: int) -> str:
+        mat1 = torch.empty(8 * k + begin, dtype=dtype)[begin * (operand == "mat1") :][: 8 * k].view(8, k)
+        weight = torch.empty(n * k + begin, dtype=dtype)[begin * (operand == "weight") :][: n * k]
+        return aten_ext.explain("mm", mat1, weight.view(n, k).t(), key="CUDA").route
+
+    assert [route(4096, 512, begin) for begin in (0, 1)] == ["fused", "upstream"]
+    assert route(4088, 512, 1) == route(4096, 511, 1) == "fused"
+
+
 def test_fp16_has_cells_of_its_own(pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
     percent = all_of(200)

@@ -41,32 +41,9 @@ constexpr int64_t kLargeElement = 8;
 constexpr int64_t kLargeConversion = int64_t{8} << 20;
 constexpr int64_t kLargeConvertedInput = int64_t{1} << 20;
 
-// Contiguous inputs in one launch of upstream's, in runs of unlike lengths: a block for each part of an input
-// would mostly be idle, and to look up whose a word is takes longer than the copy. Of so many inputs and
-// more, of so many bytes an element, so many elements of a run on average, and the longest so many times as
-// long. Elements for each multiprocessor: if all runs were as long as the longest, and at most as they are,
-// too few for packs.
-struct UnlikeRuns {
-  int64_t inputs;
-  int64_t element[2];
-  double run[2];
-  double longest;
-  int64_t padded[2];
-  int64_t elements;
-};
-constexpr int64_t kAnyPadded = int64_t{1} << 40;
-constexpr int64_t kFewestUnlikeInputs = 9;
-constexpr UnlikeRuns kUnlikeRuns[] = {
-    {17, {8, 16}, {0, 16}, 4, {800, kAnyPadded}, 2048},
-    // 9 inputs of 34 elements in all, 1614 rows in fp64: 2.25 us, ours 2.87. Of 31 such calls 14 lost.
-    {kFewestUnlikeInputs, {8, 16}, {3, 16}, 2.1, {850, 2048}, 1250},
-    // 46 inputs of one or two elements, 1856 rows in bf16: 4.2 us, ours 6.9.
-    {17, {1, 2}, {0, 2.6}, 1.3, {1000, kAnyPadded}, 1100},
-};
-
 // Short parts of the rows of several matrices: upstream goes from one matrix to the next, ours through the
 // result. So many inputs, bytes of an element and of a part on average, rows of all, and bytes from one row
-// to the next. Of more inputs nothing was timed.
+// to the next.
 struct ShortParts {
   int64_t inputs[2];
   int64_t element[2];
@@ -78,6 +55,7 @@ constexpr int64_t kAnyElement = 16;
 constexpr int64_t kAnyRows = int64_t{1} << 40;
 constexpr int64_t kLongestPart = 16;
 constexpr int64_t kFewestRowsOfParts = 150000;
+constexpr int64_t kManyParts = 17;
 constexpr ShortParts kShortParts[] = {
     {{2, 2}, {1, kAnyElement}, {0, 10}, {240000, kAnyRows}, {200, kAnyRows}},
     {{3, 16}, {1, kAnyElement}, {0, kLongestPart}, {kFewestRowsOfParts, kAnyRows}, {200, kAnyRows}},
@@ -86,7 +64,12 @@ constexpr ShortParts kShortParts[] = {
     // ours 39).
     {{6, 9}, {2, 2}, {2, 2}, {2000000, kAnyRows}, {14, 40}},
     {{8, 9}, {2, 4}, {8, kLongestPart}, {700000, 1900000}, {20, 75}},
+    // More inputs than one launch of runs takes, of up to four bytes each: 20 of [19929, 1] in fp32, 312
+    // bytes apart, took 1.3 times as long.
+    {{kManyParts, kUpstreamInputs}, {1, kAnyElement}, {0, 4}, {400000, kAnyRows}, {200, kAnyRows}},
 };
+// Two strided vectors of so many elements in all: upstream's launch is the shorter one, 1.31 us to 1.38.
+constexpr int64_t kTwoStridedVectors = 1024;
 
 // Along which it is expanded, or its memory does not run from the last dimension to the first.
 inline bool is_expanded_or_transposed(const c10::TensorImpl& t) {
@@ -139,29 +122,6 @@ inline bool is_large_in_launches(const at::ITensorListRef& tensors, const CatInp
   });
 }
 
-inline bool has_short_runs_of_unlike_lengths(const CatInputs& found) {
-  if (found.count < kFewestUnlikeInputs || found.count > kUpstreamInputs || !found.contiguous ||
-      !found.one_dtype) {
-    return false;
-  }
-  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
-  const int64_t row = found.size_at_dim * found.stride_at_dim();
-  const int64_t rows = found.numel() / row;
-  const auto count = static_cast<int64_t>(found.count);
-  const int64_t padded = count * found.largest_at_dim * found.stride_at_dim() * rows;
-  const int64_t multiprocessors = gpu_of(found.valid->device()).multiprocessors;
-  return rows > 1 && std::any_of(std::begin(kUnlikeRuns), std::end(kUnlikeRuns), [&](const UnlikeRuns& kind) {
-           const auto elements = static_cast<double>(row);
-           const auto inputs = static_cast<double>(count);
-           return count >= kind.inputs && kind.element[0] <= size && size <= kind.element[1] &&
-                  kind.run[0] * inputs <= elements && elements < kind.run[1] * inputs &&
-                  inputs * static_cast<double>(found.largest_at_dim) >
-                      kind.longest * static_cast<double>(found.size_at_dim) &&
-                  padded > kind.padded[0] * multiprocessors && padded <= kind.padded[1] * multiprocessors &&
-                  found.numel() <= kind.elements * multiprocessors;
-         });
-}
-
 inline bool are_short_parts_apart(const at::ITensorListRef& tensors, const CatInputs& found) {
   const int64_t last = found.valid->dim() - 1;
   if (found.contiguous || !found.one_dtype || last < 1 || found.dim != last) {
@@ -202,6 +162,19 @@ inline bool are_short_parts_apart(const at::ITensorListRef& tensors, const CatIn
                   parts.part[0] * count <= bytes && bytes <= parts.part[1] * count &&
                   in(parts.rows, rows, rows) && in(parts.apart, apart[0], apart[1]);
          });
+}
+
+inline bool are_two_strided_vectors(const at::ITensorListRef& tensors, const CatInputs& found) {
+  if (found.contiguous || !found.one_dtype || found.count != 2 || found.valid->dim() != 1 ||
+      found.numel() > kTwoStridedVectors) {
+    return false;
+  }
+  return with_tensors(tensors, [](const auto& list) {
+    return std::all_of(list.begin(), list.end(), [](const at::Tensor& tensor) {
+      const c10::TensorImpl& t = *tensor.unsafeGetTensorImpl();
+      return is_skipped(t) || t.strides()[0] > 1;
+    });
+  });
 }
 
 inline Kind kind_of(const at::ITensorListRef& tensors, const CatInputs& found) {
@@ -252,11 +225,11 @@ inline const char* decline_by_crossover(const at::ITensorListRef& tensors, const
   if (cat_crossover::is_large_conversion(tensors, found)) {
     return "large inputs that upstream converts as fast";
   }
-  if (cat_crossover::has_short_runs_of_unlike_lengths(found)) {
-    return "short runs of unlike lengths";
-  }
   if (cat_crossover::are_short_parts_apart(tensors, found)) {
-    return "short parts of rows that lie far apart";
+    return "short parts of rows that lie apart";
+  }
+  if (cat_crossover::are_two_strided_vectors(tensors, found)) {
+    return "two short vectors that are strided";
   }
   const Kind kind = cat_crossover::kind_of(tensors, found);
   if (kind == Kind::Other) {

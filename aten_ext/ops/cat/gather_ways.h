@@ -23,6 +23,9 @@ inline constexpr int64_t kConvertedSinglesPerSM = 1024;
 // long for one as for several, each of which is in a sector of its own.
 inline constexpr int64_t kTransposedSinglesPerSM[2] = {800, 1536};
 inline constexpr int64_t kTransposesOfSingles = 6;  // no more were timed
+// And of any number of inputs whose elements are so many bytes apart at least, of up to 2 bytes or larger
+// ones: a sector holds one of them, and a thread that moves several waits for as many.
+inline constexpr int64_t kLoneElement[2] = {16, 24};
 // Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
 // from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
 // fewer on, of up to 2 bytes each, where all segments begin and end with a pack.
@@ -76,9 +79,24 @@ inline bool is_transposed(const CatGatherInput& input) {
   return std::any_of(input.strides, last, [last](int64_t stride) { return 0 < stride && stride < *last; });
 }
 
+// Whether no two elements are neighbours in memory.
+inline bool are_lone(const CatGatherParams& p, const CatGatherInput& input) {
+  const int64_t least = kLoneElement[p.element_size > 2];
+  for (int d = 0; d < input.dims; ++d) {
+    if (input.sizes[d] > 1 && input.strides[d] * p.element_size < least) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Whether the kernel is the one whose threads move single elements.
 inline bool is_single(const CatGatherParams& p) {
   if (!is_beyond(p, kSinglesPerSM)) {
+    return true;
+  }
+  if (!p.converts && std::all_of(p.inputs, p.inputs + p.count,
+                                 [&p](const CatGatherInput& input) { return are_lone(p, input); })) {
     return true;
   }
   return !p.converts && p.count <= kTransposesOfSingles &&

@@ -106,6 +106,10 @@ struct CatStridedParams {
   CatGpu gpu;
 };
 
+// Words that a thread makes of a list, whose inputs are one row: enough loads under way for long ones.
+template <int word>
+constexpr int kCatWordsOfList = word <= 4 ? 8 : 4;
+
 // Each queues its launches: as few as the size of kernel arguments allows, no synchronisation, no allocation.
 // They return the first error of a launch.
 
@@ -113,8 +117,9 @@ struct CatStridedParams {
 cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence);
 // The same word by word, where that is faster; otherwise cudaErrorNotSupported, and nothing was launched.
 cudaError_t launch_cat_words(const CatRunsParams& params, LaunchSequence& sequence);
-// Words of `word` bytes, of contiguous inputs with few bytes each.
-cudaError_t launch_cat_tiny(const CatRunsParams& params, int word, LaunchSequence& sequence);
+// Contiguous inputs, input by input, in words of `word` bytes. A thread makes one, two, or kCatWordsOfList.
+cudaError_t launch_cat_by_inputs(const CatRunsParams& params, int word, int words_of_thread,
+                                 LaunchSequence& sequence);
 // Inputs of the dtypes that Dtype names, converted.
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence);
 // Inputs that share a dimension `tile_dim`.

@@ -6,7 +6,7 @@
 // the largest power of two, from 1 to 16 bytes, that all addresses, runs and strides are multiples of. So no
 // word is in two runs, and every word is aligned. What is left to runs.cu: positions beyond 32 bits, many
 // inputs with rows apart, results that other kernels fill too, and long runs of single bytes, or pairs, out
-// of step. Many tiny inputs go on to tiny.cu.
+// of step. Calls that are faster input by input go on to by_inputs.cu.
 //
 // Bytes: 2 * rows * words * word; memory is the limit, 4.24 TB/s on an H200. Small calls are limited by
 // latency: with one row of 16-byte words a thread executes 20 instructions and the arguments of two inputs
@@ -29,20 +29,27 @@ namespace {
 // decides, and no way is shorter. Half as many where what follows is short too: small words, and words of 4
 // bytes in several rows of many inputs.
 constexpr int64_t kWordsPerSM = 2048;
-// Of more than eight inputs, up to so many words for each multiprocessor are left to tiny.cu, if all were as
-// long as the longest: there each input has blocks of its own, here each warp looks up whose its words are.
-// It does so once for most of its words where runs are long, and 16 inputs at most are looked up at once.
-constexpr int64_t kTinyWords = 2048;               // of 16 bytes in short runs, or of 8,
-constexpr int64_t kTinyWordsInLongRuns = 1152;     // of 16 bytes in longer ones,
-constexpr int64_t kTinySmallWords = 1024;          // of up to 4 bytes,
-constexpr int64_t kTinySmallWordsElsewhere = 512;  // of up to 8 in short runs of few inputs, or in long runs
-constexpr int64_t kShortRunOfTiny = 32;            // bytes on average
-constexpr int64_t kShortRunOfFew = 16;
-constexpr int64_t kLongRunOfTiny = 256;
-// Of runs of unlike lengths most of these threads have no word. If they are more than half, of runs of so
-// many words on average, and more than so many for each multiprocessor, to look inputs up is faster.
-constexpr int64_t kIdleRun = 8;
-constexpr int64_t kIdleTinyWords = 800;
+// Contiguous inputs input by input (by_inputs.cu): words for each multiprocessor, if all inputs were as long
+// as the longest. Of more than eight inputs, up to so many of which a thread makes one, or two: to look up
+// whose a word is takes longer than threads that are idle. By the logarithm of a word's bytes.
+struct ByInputs {
+  int64_t one, two;
+};
+constexpr ByInputs kFewByInputs[] = {{512, 0}, {512, 0}, {512, 0}, {512, 0}, {512, 0}};  // up to 16
+constexpr ByInputs kManyByInputs[] = {{800, 1536}, {800, 1536}, {800, 1536}, {800, 2048}, {1024, 3000}};
+// And lists, whose inputs are one row: of results of so many words for each multiprocessor, or of more than
+// eight inputs, if they would be at most kIdleList times as many. Of fewer words latency decides, and of more
+// memory does.
+struct ListByInputs {
+  int64_t least, most, most_of_many;
+};
+constexpr ListByInputs kListByInputs[] = {
+    {768, 4096, 4096}, {768, 8192, 8192}, {1536, 8192, 8192}, {1024, 4096, 4096}, {512, 4096, 1536}};
+constexpr int64_t kIdleList = 2;
+// From so many rows on, and words for each multiprocessor, calls of more than eight inputs that are made by
+// words are made in columns: a thread looks its input up once for all of them.
+constexpr int64_t kRowsOfColumns = 8;
+constexpr int64_t kWordsOfColumnsPerSM = 128;
 // Of more words of 16 bytes than this for each multiprocessor a thread makes one, as of few: of up to 16
 // inputs, or of more.
 constexpr int64_t kWordsInColumnsPerSM = 3200;
@@ -63,16 +70,30 @@ constexpr int64_t kRowsInEights = 4;
 // words.
 constexpr int64_t kWavesOfColumns = 3;
 constexpr int64_t kWavesOfFours = 12;
+// Of so many such results of words of 2 bytes, of up to eight inputs in long runs, columns are no longer
+// faster.
+constexpr int64_t kWavesOfPairs = 4;
 // Inputs whose rows lie apart, in narrow rows of the result: a thread makes a word, as of few, because the
-// rows of a column lie in as many sectors. Words of 1 byte are too many for that, and so are more words of 2
-// than so many for each multiprocessor.
-constexpr int64_t kPairsApartPerSM = 8192;
-// And inputs that are parts of matrices of their own, up to so many bytes of a row of each, by the word,
-// where rows are so many bytes apart, of up to 8 inputs or more. Neighbours of a column are in other
-// matrices, and a warp that makes several rows of it waits for more pages of memory at a time.
+// rows of a column lie in as many sectors; of words of 2 and 4 bytes a pair of rows. Words of 1 byte are too
+// many for that.
+// And inputs that are parts of matrices of their own, up to so many bytes of a row of each, by the word or by
+// pairs: from rows so many bytes apart on pairs, and from more on words, of up to 8 inputs or more.
+// Neighbours of a column are in other matrices, and a warp that makes several rows of it waits for more pages
+// of memory at a time.
 constexpr int64_t kShortRunApart[4] = {4, 8, 16, 32};  // of words of 1, 2, 4 bytes, or more
-constexpr int64_t kFarRows = 24;
-constexpr int64_t kFarRowsOfMany = 64;
+struct FarRows {
+  int64_t pairs, words;
+};
+constexpr FarRows kFarRows{24, 64};
+constexpr FarRows kFarRowsOfMany{64, 128};
+// More inputs whose rows lie apart, up to so many, are made 16 a launch, if the result has so many bytes for
+// each launch, in runs of up to so many bytes on average or in longer ones; else gather.cu takes them all. Of
+// shorter runs, rows so many bytes apart, a thread makes a pair of rows, of others four.
+constexpr int64_t kMostInLaunches = 64;
+constexpr int64_t kShortRunInLaunches = 16;
+constexpr int64_t kBytesOfLaunch[2] = {int64_t{256} << 10, int64_t{704} << 10};
+constexpr int64_t kRunInPairs = 8;
+constexpr int64_t kRowsApartInPairs = 64;
 // Average runs, in bytes. A pack across two of them holds up its warp.
 constexpr int64_t kShortRun = 64;           // up to here more rows a thread, where rows are at least
 constexpr int64_t kLongRow = 2048;          // this long: or each line of an input is read in pieces
@@ -104,13 +125,13 @@ bool in_line(const CatRunsParams& p, int pack) {
 }
 
 // The bytes, 1 to 16, that all addresses, sizes and strides are multiples of; 0 if some are too large for
-// positions of 32 bits, or not for these kernels.
+// positions of 32 bits, or bytes of the result are another launch's.
 int common_word(const CatRunsParams& p) {
   uint64_t all = 16 | reinterpret_cast<uintptr_t>(p.out);
   int64_t most = p.rows * p.row_size;
   for (int64_t i = 0; i < p.count; ++i) {
     const CatRun& run = p.runs[i];
-    if (run.data == nullptr || (!are_few(p) && p.rows > 1 && run.row_stride != run.size)) {
+    if (run.data == nullptr) {
       return 0;
     }
     const int64_t stride = p.rows > 1 ? run.row_stride : 0;
@@ -153,58 +174,95 @@ bool are_rows_narrow(const CatRunsParams& p, int word) {
   return p.row_size * p.element_size <= (word == 1 ? kNarrowRowOfBytes : kNarrowRow) * word;
 }
 
-int64_t most_tiny_words(const CatRunsParams& p, int word) {
-  const int64_t run = average_run(p);
-  if (word == 16) {
-    return run <= kShortRunOfTiny ? kTinyWords : kTinyWordsInLongRuns;
-  }
-  if ((are_few(p) && run <= kShortRunOfFew) || run > kLongRunOfTiny) {
-    return kTinySmallWordsElsewhere;
-  }
-  return word == 8 ? kTinyWords : kTinySmallWords;
-}
+// Rows that a thread makes of inputs that have something between theirs, in short parts: one, a pair, or as
+// of other inputs.
+enum class RowsApart : uint8_t { One, Pair, AsOthers };
 
-// Inputs that are so many and so small that a thread, or a warp, would look up many of them.
-bool are_tiny(const CatRunsParams& p, int word) {
-  const int64_t words = p.count * p.rows * longest_run(p) * p.element_size / word;
-  const bool idle = average_run(p) > kIdleRun * word && words > kIdleTinyWords * p.gpu.multiprocessors &&
-                    p.count * longest_run(p) > 2 * p.row_size;
-  return p.count > EightRuns::kCapacity && words <= most_tiny_words(p, word) * p.gpu.multiprocessors &&
-         !idle && !has_rows_apart(p);
-}
-
-// Whether rows of the result are narrow, and inputs have something between theirs.
-bool are_narrow_and_apart(const CatRunsParams& p, int word) {
-  return word > 1 && has_rows_apart(p) && are_rows_narrow(p, word) &&
-         (word > 2 || bytes_of(p) / word <= kPairsApartPerSM * p.gpu.multiprocessors);
-}
-
-// Whether inputs are short parts of the rows of matrices of their own.
-bool are_short_and_far_apart(const CatRunsParams& p, int word) {
+// Of inputs that are short parts of the rows of matrices of their own.
+RowsApart rows_of_parts(const CatRunsParams& p, int word) {
   if (p.count < 2 || !are_few(p) || average_run(p) > kShortRunApart[word <= 4 ? word / 2 : 3]) {
-    return false;
+    return RowsApart::AsOthers;
   }
-  const int64_t far = p.count <= EightRuns::kCapacity ? kFarRows : kFarRowsOfMany;
+  const FarRows& far = p.count <= EightRuns::kCapacity ? kFarRows : kFarRowsOfMany;
   uintptr_t first = std::numeric_limits<uintptr_t>::max();
   uintptr_t last = 0;
+  int64_t nearest = std::numeric_limits<int64_t>::max();
   int64_t apart = 0;
   for (int64_t i = 0; i < p.count; ++i) {
     const int64_t bytes = p.runs[i].row_stride * p.element_size;
-    if (bytes < far) {
-      return false;
-    }
     first = std::min(first, reinterpret_cast<uintptr_t>(p.runs[i].data));
     last = std::max(last, reinterpret_cast<uintptr_t>(p.runs[i].data));
+    nearest = std::min(nearest, bytes);
     apart = std::max(apart, bytes);
   }
-  return p.rows > 1 && last - first >= static_cast<uintptr_t>(apart);
+  if (p.rows == 1 || nearest < far.pairs || last - first < static_cast<uintptr_t>(apart)) {
+    return RowsApart::AsOthers;
+  }
+  return nearest < far.words ? RowsApart::Pair : RowsApart::One;
+}
+
+RowsApart rows_apart(const CatRunsParams& p, int word) {
+  const RowsApart of_parts = rows_of_parts(p, word);
+  if (of_parts == RowsApart::AsOthers && word > 1 && has_rows_apart(p) && are_rows_narrow(p, word)) {
+    return word <= 4 ? RowsApart::Pair : RowsApart::One;
+  }
+  return of_parts;
+}
+
+// Whether the result has so few words that latency decides.
+bool are_few_words(const CatRunsParams& p, int word) {
+  const bool columns = word == 4 && p.rows > 1 && p.count > EightRuns::kCapacity;
+  return bytes_of(p) / word <= (word <= 2 || columns ? held_threads(p) / 2 : held_threads(p));
 }
 
 // Whether a thread makes a single word.
-bool are_single(const CatRunsParams& p, int word) {
-  const bool columns = word == 4 && p.rows > 1 && p.count > EightRuns::kCapacity;
-  const bool few = bytes_of(p) / word <= (word <= 2 || columns ? held_threads(p) / 2 : held_threads(p));
-  return (few || are_narrow_and_apart(p, word) || are_short_and_far_apart(p, word)) && in_line(p, word);
+bool are_single(const CatRunsParams& p, int word, RowsApart apart) {
+  return (are_few_words(p, word) || apart == RowsApart::One) && in_line(p, word);
+}
+
+// How many words a thread makes input by input; 0: not in this way.
+int words_by_inputs(const CatRunsParams& p, int word) {
+  if (p.count < 2 || has_rows_apart(p)) {
+    return 0;
+  }
+  const int of_word = word == 1 ? 0 : word == 2 ? 1 : word == 4 ? 2 : word == 8 ? 3 : 4;
+  const int64_t words = bytes_of(p) / word;
+  const int64_t all_longest = p.count * p.rows * longest_run(p) * p.element_size / word;
+  const auto up_to = [&p](int64_t count, int64_t most) { return count <= most * p.gpu.multiprocessors; };
+  const ByInputs& most = (are_few(p) ? kFewByInputs : kManyByInputs)[of_word];
+  const bool many = p.count > EightRuns::kCapacity;
+  if (many && up_to(all_longest, most.one)) {
+    return 1;
+  }
+  const ListByInputs& list = kListByInputs[of_word];
+  const int64_t most_of_list = many ? list.most_of_many : list.most;
+  if (p.rows == 1 && !up_to(words, list.least) && up_to(words, most_of_list) &&
+      all_longest <= kIdleList * words) {
+    return with_word(word, [](auto bytes) { return kCatWordsOfList<bytes>; });
+  }
+  return many && up_to(all_longest, most.two) && are_few_words(p, word) ? 2 : 0;
+}
+
+// Whether calls of many inputs have rows enough for columns.
+bool are_columns_of_many(const CatRunsParams& p, int word) {
+  return p.count > EightRuns::kCapacity && p.rows >= kRowsOfColumns && !has_rows_apart(p) &&
+         are_few_words(p, word) && bytes_of(p) / word > kWordsOfColumnsPerSM * p.gpu.multiprocessors;
+}
+
+// Few words of many inputs.
+cudaError_t launch_columns_of_many(const CatRunsParams& p, int word, LaunchSequence& sequence) {
+  switch (word) {
+    case 16:
+      return launch<Columns<16, 1, 2>>(p, sequence);
+    case 8:
+      return launch<Columns<8, 1, 2>>(p, sequence);
+    case 4:
+      return launch<Columns<4, 1, 4>>(p, sequence);
+    case 2:
+      return launch<Columns<2, 1, 8>>(p, sequence);
+    default:
+      return launch<Columns<1, 1, 8>>(p, sequence);
+  }
 }
 
 template <int word>
@@ -264,8 +322,8 @@ cudaError_t launch_small_words(const CatRunsParams& p, LaunchSequence& sequence)
     return launch<Line<2, 8, false>>(p, sequence);
   }
   // Enough for fours, or for windows, to be faster than columns of eight rows.
-  const bool many =
-      words > (word == 2 && p.count <= EightRuns::kCapacity ? 2 : kWavesOfFours) * held_threads(p);
+  const bool many = words > (word == 2 && p.count <= EightRuns::kCapacity ? kWavesOfPairs : kWavesOfFours) *
+                                held_threads(p);
   if ((few_rows || (many && run >= kLongRun)) && in_line(p, 4 * word)) {
     return launch_long_runs<word>(p, sequence);
   }
@@ -280,15 +338,45 @@ cudaError_t launch_small_words(const CatRunsParams& p, LaunchSequence& sequence)
   return packs ? launch<Columns<word, 4 / word, 4, true>>(p, sequence) : cudaErrorNotSupported;
 }
 
+// Whether inputs whose rows lie apart, more than one launch takes, are made in several.
+bool are_in_launches(const CatRunsParams& p) {
+  const int64_t launches = ceil_div(p.count, int64_t{SixteenOfMany::kCapacity});
+  return p.count <= kMostInLaunches &&
+         bytes_of(p) >= launches * kBytesOfLaunch[average_run(p) > kShortRunInLaunches];
+}
+
+cudaError_t launch_in_launches(const CatRunsParams& p, int word, LaunchSequence& sequence) {
+  const auto is_far = [&p](const CatRun& run) {
+    return run.row_stride * p.element_size >= kRowsApartInPairs;
+  };
+  const bool pairs = average_run(p) <= kRunInPairs && std::all_of(p.runs, p.runs + p.count, is_far);
+  return with_word(word, [&](auto bytes) {
+    return pairs ? launch_list<Columns<bytes, 1, 2>, SixteenOfMany>(p, sequence)
+                 : launch_list<Columns<bytes, 1, 4>, SixteenOfMany>(p, sequence);
+  });
+}
+
 }  // namespace
 
 cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
   const int word = common_word(p);
-  if (word != 0 && are_tiny(p, word)) {
-    return launch_cat_tiny(p, word, sequence);
+  if (!are_few(p) && has_rows_apart(p)) {
+    return word != 0 && are_in_launches(p) ? launch_in_launches(p, word, sequence) : cudaErrorNotSupported;
   }
-  if (word != 0 && are_single(p, word)) {
-    return launch_single(p, word, sequence);
+  if (word != 0) {
+    if (const int count = words_by_inputs(p, word); count > 0) {
+      return launch_cat_by_inputs(p, word, count, sequence);
+    }
+    if (are_columns_of_many(p, word)) {
+      return launch_columns_of_many(p, word, sequence);
+    }
+    const RowsApart apart = rows_apart(p, word);
+    if (are_single(p, word, apart)) {
+      return launch_single(p, word, sequence);
+    }
+    if (apart == RowsApart::Pair) {
+      return with_word(word, [&](auto bytes) { return launch<Columns<bytes, 1, 2>>(p, sequence); });
+    }
   }
   const bool one_row = p.rows == 1;
   switch (word) {

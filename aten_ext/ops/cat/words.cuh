@@ -50,12 +50,12 @@ struct CatWords {
   Divider<uint32_t> line;   // packs of a row
 };
 
-// 2 runs, or 8 or 16, found without a table and made in one launch. Each launch reads its arguments for the
-// first time, line by line of constant memory: these are two to five.
-template <int most>
+// 2 runs, or 8 or 16, found without a table and made in one launch, or a part of a list. Each launch reads
+// its arguments for the first time, line by line of constant memory: these are two to five.
+template <int most, bool one_launch = true>
 struct FewRuns : CatWords {
   static constexpr int kCapacity = most;
-  static constexpr bool kOneLaunch = true;
+  static constexpr bool kOneLaunch = one_launch;
 
   const char* data[most];     // as if the run began where the row does
   uint32_t begin[most + 1];   // of the run in a row; the end of all; then the largest number
@@ -81,8 +81,8 @@ struct ManyRuns : CatWords {
 
 // ---- where a word comes from -------------------------------------------------------------------------
 
-template <int most>
-__device__ __forceinline__ int find_run(const FewRuns<most>& args, uint32_t at) {
+template <int most, bool one_launch>
+__device__ __forceinline__ int find_run(const FewRuns<most, one_launch>& args, uint32_t at) {
   if constexpr (most == 2) {
     return at >= args.begin[1];
   } else {
@@ -130,8 +130,8 @@ struct RunOfWords {
   uint32_t origin;  // what position of a row `data` stands for
 };
 
-template <int most>
-__device__ __forceinline__ RunOfWords run_of(const FewRuns<most>& args, int run) {
+template <int most, bool one_launch>
+__device__ __forceinline__ RunOfWords run_of(const FewRuns<most, one_launch>& args, int run) {
   return {args.begin[run], args.begin[run + 1], args.row_stride[run], args.data[run], 0};
 }
 

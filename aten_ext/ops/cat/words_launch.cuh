@@ -58,6 +58,7 @@ struct Columns {
 using TwoRuns = FewRuns<2>;
 using EightRuns = FewRuns<8>;
 using SixteenRuns = FewRuns<16>;
+using SixteenOfMany = FewRuns<16, false>;
 template <bool scattered = false>
 using SmallList = ManyRuns<kSmallArgumentBytes, scattered>;
 template <bool scattered = false>
@@ -84,8 +85,8 @@ inline int64_t average_run(const CatRunsParams& p) {
   return p.row_size * p.element_size / p.count;
 }
 
-template <int most>
-void describe(FewRuns<most>& args, const CatRun* runs, int64_t element_size, int word) {
+template <int most, bool one_launch>
+void describe(FewRuns<most, one_launch>& args, const CatRun* runs, int64_t element_size, int word) {
   std::fill(args.begin + args.count + 1, std::end(args.begin), std::numeric_limits<uint32_t>::max());
   for (int i = 0; i < args.count; ++i) {
     args.row_stride[i] = static_cast<uint32_t>(runs[i].row_stride * element_size / word);

@@ -244,6 +244,8 @@ const char* decline_tiles(const Tiles& tiles) {
 // upstream's product is that of a layer without a bias: into a copy of it.
 crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan) {
   const bool bias = call.bias != nullptr && !is_whole_matrix(call) && call.beta->toDouble() == 1.0;
+  const bool whole_rows = keeps_aligned(call.mat1, call.k()) &&
+                          keeps_aligned(call.mat2, plan.mat2_is_transposed ? call.k() : call.n());
   return {call.m(),
           call.n(),
           call.k(),
@@ -252,7 +254,8 @@ crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan
           bias,
           layout_of(call, plan),
           alignment_of_part(call.mat1),
-          call.epilogue == Epilogue::ReLU};
+          call.epilogue == Epilogue::ReLU,
+          whole_rows && !plan.vectors};
 }
 
 // Whether a call becomes a part of a graph, behind another kernel. A device that is no GPU stands for one

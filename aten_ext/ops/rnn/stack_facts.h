@@ -36,11 +36,38 @@ constexpr LargeStacks kKeptStacks[] = {
     // T=134, 50 rows, H = 568, three layers: 2,045 us, ours 2,216.
     {kLstm, kFp32, at_least(3), kAny, {540, 840}, at_least(16)},
 };
+// The same of whole vectors alone; of 3,300 random stacks on an H200. T=14, 74 rows, H = 576, five layers of
+// an LSTM: 320 us, ours 410. And one group of few rows of many units: T=12, 11 rows, H = 1152, three layers:
+// 198 us, ours 225; T=11, 12 rows, H = 1344, four of an RNN: 164, ours 207.
+constexpr LargeStacks kKeptStacksOfVectors[] = {
+    {kLstm, kFp32 | kFp16, at_least(3), kAny, {513, 1000}, at_least(25)},
+    {kLstm, kFp16, at_least(3), at_most(10), {640, 720}, at_least(22)},
+    {kGru, kFp32 | kFp16, at_least(3), kAny, {900, 930}, at_least(25)},
+    {kRnn, kFp16, kSeveral, at_most(16), {513, 800}, at_least(25)},
+    {kRnn, kBf16, at_least(3), kAny, {513, 840}, at_least(28)},
+    {kLstm, kFp32, at_least(4), at_most(5), {513, 640}, at_least(12)},
+    {kGru | kLstm, kFp16, at_least(3), kAny, {1040, 1250}, at_least(9)},
+    {kRnn, kFp16, at_least(3), kAny, {1040, 1680}, at_least(9)},
+    {kRnn, kBf16, at_least(3), kAny, {1190, 1500}, at_least(11)},
+};
+// Multiply-adds all over the GPU. T=12, 22 rows, H = 425, five layers of an LSTM: 416 us, ours 535.
+constexpr LargeStacks kKeptStacksOfMultiplyAddsOverGpu[] = {
+    {kLstm, kFp32, at_least(4), kAny, {400, 450}, at_least(9)},
+    {kGru, kFp32, at_least(4), kAny, {513, 545}, at_least(12)},
+    {kRnn, kFp32, at_least(5), at_most(6), {513, 545}, at_least(8)},
+};
 // In clusters of blocks: states of whole vectors on tensor cores (five layers of an RNN, H = 568, 192 rows:
 // 131 us, ours 150), and multiply-adds.
 constexpr LargeStacks kKeptStacksInClusters[] = {
     {kAnyCell, k16Bits, at_least(4), kAny, {300, 640}, at_least(26)},
-    {kLstm, kFp16, at_least(3), kAny, {300, 640}, at_least(29)},
+};
+// In clusters of 16: nine of 17 such stacks lost, of 13 without whole vectors none. T=32, 207 rows, H = 296,
+// four layers of an LSTM: 585 us, ours 709.
+constexpr int kLargeCluster = 16;
+constexpr LargeStacks kKeptStacksInLargeClusters[] = {
+    {kAnyCell, k16Bits, at_least(3), kAny, {290, 640}, at_least(25)},
+    {kRnn, kFp32, at_least(3), kAny, {290, 640}, at_least(25)},
+    {kRnn, kFp16, kSeveral, at_most(4), {513, 640}, at_least(25)},
 };
 constexpr LargeStacks kKeptStacksOfMultiplyAdds[] = {
     {kGru, kFp32, at_least(4), kAny, {257, 640}, at_least(13)},
@@ -49,6 +76,10 @@ constexpr LargeStacks kKeptStacksInTraining[] = {
     {kGru | kLstm, kFp32 | kFp16, at_least(3), kAny, {513, 900}, at_least(30)},
     {kRnn, kFp32 | kFp16, at_least(3), at_most(16), {513, 1000}, at_least(25)},
     {kRnn, kFp32 | kFp16, kSeveral, at_most(8), {513, 1000}, at_least(27)},
+    // T=26, 49 rows, H = 832, five layers of an LSTM: 3,084 us, ours 3,752.
+    {kGru | kLstm, kFp32 | kFp16, at_least(3), kAny, {780, 900}, at_least(20)},
+    {kGru | kRnn, kFp16, at_least(4), kAny, {1040, 1400}, at_least(12)},
+    {kLstm, kFp32, kSeveral, at_most(6), {780, 900}, at_least(25)},
 };
 
 template <int kCount>
@@ -58,23 +89,35 @@ bool is_stack_in(const LargeStacks (&table)[kCount], const RnnPlan& plan) {
                      [&](const LargeStacks& stacks) { return stacks.has(plan); });
 }
 
+inline bool is_over_gpu(const RnnPlan& plan) {
+  return plan.route == Route::Recurrence && plan.recurrence.exchange == Exchange::Grid;
+}
+
 // On tensor cores all over the GPU.
 template <int kCount>
 bool is_stack_over_gpu_in(const LargeStacks (&table)[kCount], const RnnPlan& plan) {
-  return plan.route == Route::Recurrence && plan.recurrence.exchange == Exchange::Grid &&
-         plan.recurrence.math != Math::Fma && is_stack_in(table, plan);
+  return is_over_gpu(plan) && plan.recurrence.math != Math::Fma && is_stack_in(table, plan);
 }
 
 inline bool is_kept_stack(const RnnPlan& plan) {
   if (plan.problem.differentiated) {
     return false;
   }
-  if (plan.route == Route::Recurrence && plan.recurrence.exchange == Exchange::Cluster) {
-    return plan.recurrence.math == Math::Fma ? is_stack_in(kKeptStacksOfMultiplyAdds, plan)
-                                             : are_vectors(true, plan.problem.hidden, plan.problem.hidden) &&
-                                                   is_stack_in(kKeptStacksInClusters, plan);
+  const RnnProblem& problem = plan.problem;
+  const bool vectors = are_vectors(problem.is_16_bits(), problem.hidden, problem.hidden);
+  const Recurrence& recurrence = plan.recurrence;
+  if (plan.route == Route::Recurrence && recurrence.exchange == Exchange::Cluster) {
+    return recurrence.math == Math::Fma
+               ? is_stack_in(kKeptStacksOfMultiplyAdds, plan)
+               : vectors &&
+                     (is_stack_in(kKeptStacksInClusters, plan) ||
+                      (recurrence.blocks == kLargeCluster && is_stack_in(kKeptStacksInLargeClusters, plan)));
   }
-  return is_stack_over_gpu_in(kKeptStacks, plan);
+  if (is_over_gpu(plan) && recurrence.math == Math::Fma) {
+    return is_stack_in(kKeptStacksOfMultiplyAddsOverGpu, plan);
+  }
+  return is_stack_over_gpu_in(kKeptStacks, plan) ||
+         (vectors && is_stack_over_gpu_in(kKeptStacksOfVectors, plan));
 }
 
 }  // namespace aten_ext::cuda

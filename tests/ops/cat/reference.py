@@ -42,7 +42,7 @@ COPIED = (
 """Dtypes that are copied."""
 KERNELS = (
     "ops/cat/cuda.cpp",
-    *(f"ops/cat/{part}.cu" for part in ("runs", "words", "tiny", "convert", "transpose", "gather")),
+    *(f"ops/cat/{part}.cu" for part in ("runs", "words", "by_inputs", "convert", "transpose", "gather")),
 )
 """The sources of cat on CUDA."""
 FEW_MULTIPROCESSORS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
@@ -127,10 +127,8 @@ def assert_ran(device: str, name: str = "cat", calls: int = 1) -> None:
 
 def kernels(launched: Sequence[str]) -> list[str]:
     """Which of the kernels each launch on the emulator was of, by the types of its arguments."""
-    spelled = {
-        f"{name}Arguments": name.lower() for name in ("Gather", "Transpose", "Runs", "Convert", "Tiny")
-    }
-    spelled |= {"FewRuns": "words", "ManyRuns": "words"}
+    spelled = {f"{name}Arguments": name.lower() for name in ("Gather", "Transpose", "Runs", "Convert")}
+    spelled |= {"InputArguments": "inputs", "FewRuns": "words", "ManyRuns": "words"}
     found = [[kernel for text, kernel in spelled.items() if text in arguments] for arguments in launched]
     assert all(len(kernel) == 1 for kernel in found), launched
     return [kernel[0] for kernel in found]

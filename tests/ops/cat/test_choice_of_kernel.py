@@ -44,56 +44,92 @@ def test_one_array_is_copied_as_memory(dtype: torch.dtype, offset: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("count", [8, 9, 60, 61, 252, 253, 1000, 2056])
 def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
-    """A thread for each word, in one launch; few inputs are made by words."""
+    """Input by input, in one launch; few inputs are made by words."""
     most = 128 // dtype.itemsize
-    tiny = "words" if count == 8 else "tiny"
+    kernel = "words" if count == 8 else "inputs"
     launches = 1 if count <= 2040 else 2
-    assert launches_of([layouts.flat(most, dtype, i) for i in range(count)], 0) == [tiny] * launches
-    assert launches_of([layouts.flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [tiny] * launches
-    assert launches_of([layouts.flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [tiny] * launches
+    assert launches_of([layouts.flat(most, dtype, i) for i in range(count)], 0) == [kernel] * launches
+    assert launches_of([layouts.flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [kernel] * launches
+    assert launches_of([layouts.flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [kernel] * launches
     ragged = [layouts.flat(1 + i % 24, dtype, i, i % 2) for i in range(count)]
-    assert launches_of(ragged, 0) == [tiny] * launches
+    assert launches_of(ragged, 0) == [kernel] * launches
 
 
-# Of runs of 4-byte elements: how many inputs, elements of each, and the words a multiprocessor of tiny.cu.
+# Runs of 4-byte elements: how many inputs, elements of each and of the longest, and the words for each
+# multiprocessor that are made input by input.
 @pytest.mark.parametrize(
-    ("count", "size", "word", "most"),
+    ("count", "size", "longest", "word", "most"),
     [
-        (12, 3, 4, 512),  # few inputs of short runs, which are looked up at once
-        (12, 5, 4, 1024),
-        (20, 3, 4, 1024),
-        (20, 2, 8, 2048),
-        (20, 8, 16, 2048),
-        (20, 16, 16, 1152),  # longer runs, looked up once for most of their words
+        (12, 3, 3, 4, 512),  # few inputs, which are looked up at once
+        (12, 4, 12, 16, 512),
+        (20, 3, 3, 4, 1024),  # more words are not few
+        (20, 3, 9, 4, 1536),
+        (20, 2, 8, 8, 2048),
+        (20, 4, 20, 16, 3000),
     ],
 )
-def test_tiny_inputs_by_their_words(count: int, size: int, word: int, most: int) -> None:
+def test_many_inputs_by_their_words(count: int, size: int, longest: int, word: int, most: int) -> None:
     """As many as all would be if they were as long as the longest."""
-    words = count * size * 4 // word
+    words = count * longest * 4 // word
     multiprocessors = 6
     rows = most * multiprocessors // words
-    assert rows * words * 1.01 > most * multiprocessors, "close to the bound"
+    assert rows * words * 1.02 > most * multiprocessors, "close to the bound"
     gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
-    for more, is_tiny in ((0, True), (1, False)):
-        tensors = [layouts.plain((rows + more, size), torch.int32, i) for i in range(count)]
-        assert (launches_of(tensors, 1, gpu) == ["tiny"]) == is_tiny
-    shorter = word // 4
-    tensors = [layouts.plain((rows + 1, size - shorter * (i > 0)), torch.int32, i) for i in range(count)]
-    assert size == shorter or launches_of(tensors, 1, gpu) != ["tiny"]
+    for more, kernel in ((0, "inputs"), (1, "words")):
+        sizes = [longest] + [size] * (count - 1)
+        tensors = [layouts.plain((rows + more, n), torch.int32, i) for i, n in enumerate(sizes)]
+        assert launches_of(tensors, 1, gpu) == [kernel]
+    tensors = [layouts.plain((rows + 1, size), torch.int32, i) for i in range(count)]
+    assert size == longest or launches_of(tensors, 1, gpu) == ["inputs"]
 
 
-def test_tiny_inputs_of_old_drivers() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [
+        (torch.uint8, 768, 4096),
+        (torch.int16, 768, 8192),
+        (torch.int32, 1536, 8192),
+        (torch.int64, 1024, 4096),
+        (torch.complex128, 512, 4096),
+    ],
+    ids=str,
+)
+def test_lists_by_their_words(dtype: torch.dtype, least: int, most: int) -> None:
+    """A thread makes several words of one input; where most inputs are short, too many would be idle."""
+    multiprocessors = 3
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
+
+    def kernel_of(words: int, sizes: tuple[int, int, int]) -> list[str]:
+        numel = [words * multiprocessors * n // sum(sizes) // 2 * 2 + 1 for n in sizes]
+        return launches_of([layouts.flat(n, dtype, i) for i, n in enumerate(numel)], 0, gpu)
+
+    for words, kernel in (
+        (least - 4, "words"),
+        (least + 4, "inputs"),
+        (most - 4, "inputs"),
+        (most + 4, "words"),
+    ):
+        assert kernel_of(words, (1, 1, 1)) in ([kernel], [kernel.replace("words", "runs")])
+    assert kernel_of(most - 4, (19, 5, 5)) == ["inputs"]
+    assert kernel_of(most - 4, (21, 5, 5)) != ["inputs"]
+    many = [layouts.flat(2000 * multiprocessors // 10 + 1, dtype, i) for i in range(10)]
+    assert (launches_of(many, 0, gpu) == ["inputs"]) == (dtype != torch.complex128)
+    rows = [layouts.plain((3, most - 5), dtype, i) for i in range(3)]
+    assert launches_of(rows, 1, dataclasses.replace(gpu, multiprocessors=9)) != ["inputs"]
+
+
+def test_inputs_of_old_drivers() -> None:
     tensors = [layouts.flat(1 + i % 3, torch.int16, i) for i in range(700)]
-    assert launches_of(tensors, 0, OTHERS["sm_90 with a driver before CUDA 12.1"]) == ["tiny"] * 3
+    assert launches_of(tensors, 0, OTHERS["sm_90 with a driver before CUDA 12.1"]) == ["inputs"] * 3
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("count", [2, 9, 40, 400])
 def test_small_words_in_one_row(dtype: torch.dtype, count: int) -> None:
-    """By words, however long they are: runs.cu makes what begins between the vectors of a result."""
+    """Never by runs.cu, which makes what begins between the vectors of a result."""
     for size in (300, 5000 // count):
         tensors = [layouts.flat(size + i % 3, dtype, i) for i in range(count)]
-        assert launches_of(tensors, 0, FEW_MULTIPROCESSORS) == ["words"]
+        assert launches_of(tensors, 0, FEW_MULTIPROCESSORS) in (["words"], ["inputs"])
 
 
 @pytest.mark.parametrize("pad", [1, 2, 3])
@@ -112,9 +148,25 @@ def test_long_rows_apart_in_any_phase(dtype: torch.dtype, n: int, count: int, pa
 
 @pytest.mark.parametrize("count", [9, 16, 17])
 def test_tiny_inputs_with_rows_apart(count: int) -> None:
-    """Up to 16 by words; the kernel of tiny inputs knows none."""
+    """Up to 16 by words; the kernel of single inputs knows none."""
     tensors = [layouts.narrowed((3, 5), torch.float32, i) for i in range(count)]
     assert launches_of(tensors, 1) == ["words" if count <= 16 else "gather"]
+
+
+@pytest.mark.parametrize(
+    ("count", "columns", "rows", "launches"),
+    [(17, 4, 1928, 2), (33, 4, 1490, 3), (64, 4, 1024, 4), (17, 5, 4241, 2), (40, 2, 2458, 3)],
+)
+@pytest.mark.parametrize("apart", [1, 60])
+def test_many_inputs_with_rows_apart(count: int, columns: int, rows: int, launches: int, apart: int) -> None:
+    """16 a launch, where the result has so many bytes for each."""
+    for more, expected in ((0, ["words"] * launches), (-1, ["gather"])):
+        tensors = [
+            layouts.plain((rows + more, columns + apart), torch.float32, i)[:, :columns] for i in range(count)
+        ]
+        assert launches_of(tensors, 1) == expected
+    tensors = [layouts.plain((2000, 5), torch.float32, i)[:, :4] for i in range(65)]
+    assert launches_of(tensors, 1) == ["gather"]
 
 
 def _transposes(count: int, m: int, n: int) -> list[torch.Tensor]:

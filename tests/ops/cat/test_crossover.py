@@ -14,9 +14,9 @@ from aten_ext import _measured_tables as tables
 EXPANDED = "expanded input"
 MIXED = "inputs of different layouts that upstream reads as fast"
 ONE = "one input that is not contiguous"
-UNLIKE = "short runs of unlike lengths"
 CONVERTED = "large inputs that upstream converts as fast"
-FAR_APART = "short parts of rows that lie far apart"
+FAR_APART = "short parts of rows that lie apart"
+VECTORS = "two short vectors that are strided"
 
 
 def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -26,20 +26,6 @@ def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def wide(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """A narrowed matrix."""
     return meta(rows, columns + 1, dtype=dtype)[:, :columns]
-
-
-def unlike(
-    rows: int, count: int = 35, most: int = 40, dtype: torch.dtype = torch.int64
-) -> list[torch.Tensor]:
-    """Matrices of 3 columns, and one of more."""
-    return [meta(rows, columns, dtype=dtype) for columns in (*[3] * (count - 1), most)]
-
-
-def short(
-    rows: int, columns: int = 1, count: int = 9, most: int = 40, dtype: torch.dtype = torch.int64
-) -> list[torch.Tensor]:
-    """Matrices of few columns, and one of more."""
-    return [meta(rows, n, dtype=dtype) for n in (*[columns] * (count - 1), most)]
 
 
 def parts(
@@ -125,44 +111,25 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
             (FAR_APART, 87500, 4, 10, 8, torch.float32),
             (FAR_APART, 237500, 4, 10, 8, torch.float32),
             ("fused", 237501, 4, 10, 8, torch.float32),
+            # More inputs than one launch of runs takes.
+            (FAR_APART, 23530, 1, 50, 17, torch.float32),
+            ("fused", 23529, 1, 50, 17, torch.float32),
+            ("fused", 23530, 1, 49, 17, torch.float32),
+            (FAR_APART, 6250, 1, 50, 64, torch.float32),
+            ("fused", 6250, 1, 50, 65, torch.float32),
+            ("fused", 50000, 2, 50, 17, torch.float32),
+            (FAR_APART, 50000, 2, 100, 17, torch.bfloat16),
         )
     ),
+    (VECTORS, lambda: [meta(1024)[::2]] * 2, 0),
+    ("fused", lambda: [meta(1026)[::2]] * 2, 0),
+    ("fused", lambda: [meta(1024)[::2]] * 3, 0),
+    (MIXED, lambda: [meta(1024)[::2], meta(512)], 0),
+    ("fused", lambda: [meta(512)[1:]] * 2, 0),
+    ("fused", lambda: [meta(512, 1)[::2]] * 2, 0),
     ("fused", lambda: parts(50000, 4, of=50), 0),
     ("fused", lambda: parts_of_one(50000), 1),
     ("fused", lambda: [meta(50000, 100)[:, :8:2] for _ in range(3)], 1),
-    (UNLIKE, lambda: unlike(100), 1),
-    ("fused", lambda: unlike(100, dtype=torch.float32), 1),
-    ("fused", lambda: unlike(600, most=13), 1),
-    (UNLIKE, lambda: unlike(600, most=14), 1),
-    ("fused", lambda: unlike(75), 1),
-    (UNLIKE, lambda: unlike(76), 1),
-    (UNLIKE, lambda: unlike(1903), 1),
-    ("fused", lambda: unlike(1904), 1),
-    ("fused", lambda: unlike(120, count=16, most=150), 1),
-    (UNLIKE, lambda: unlike(120, count=17, most=150), 1),
-    ("fused", lambda: unlike(64, count=17, most=300), 1),
-    (UNLIKE, lambda: unlike(64, count=64), 1),
-    ("fused", lambda: unlike(64, count=65), 1),
-    ("fused", lambda: [t.reshape(-1) for t in unlike(100)], 0),
-    # From 9 inputs on: of up to 2,048 elements for each multiprocessor, if all were as long as the longest.
-    (UNLIKE, lambda: unlike(1500, count=9, most=10), 1),
-    ("fused", lambda: unlike(1500, count=8, most=10), 1),
-    ("fused", lambda: unlike(1500, count=9, most=10, dtype=torch.float32), 1),
-    ("fused", lambda: unlike(1500, count=9, most=7), 1),
-    ("fused", lambda: unlike(1246, count=9, most=10), 1),
-    (UNLIKE, lambda: unlike(1247, count=9, most=10), 1),
-    (UNLIKE, lambda: unlike(3003, count=9, most=10), 1),
-    ("fused", lambda: unlike(3004, count=9, most=10), 1),
-    ("fused", lambda: short(1500, columns=2, most=8), 1),
-    # Of small elements, one or two in a run.
-    (UNLIKE, lambda: short(3000, count=17, most=3, dtype=torch.bfloat16), 1),
-    ("fused", lambda: short(3000, count=16, most=3, dtype=torch.bfloat16), 1),
-    ("fused", lambda: short(3000, count=17, most=3, dtype=torch.float32), 1),
-    ("fused", lambda: short(3000, columns=3, count=17, most=5, dtype=torch.bfloat16), 1),
-    ("fused", lambda: short(2588, count=17, most=3, dtype=torch.bfloat16), 1),
-    (UNLIKE, lambda: short(2589, count=17, most=3, dtype=torch.bfloat16), 1),
-    (UNLIKE, lambda: short(7642, count=17, most=3, dtype=torch.bfloat16), 1),
-    ("fused", lambda: short(7643, count=17, most=3, dtype=torch.bfloat16), 1),
     ("fused", lambda: [meta(3, 5)], 0),
     (ONE, lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)], 2),
     ("fused", lambda: [meta(2, 2, 2, 8, 1, dtype=torch.bfloat16).transpose(2, 3)] * 2, 2),

@@ -314,7 +314,7 @@ def test_every_phase_of_long_runs(offset: int, run: int, rows: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 @pytest.mark.parametrize("offset", [1, 3, 5, 7])
 @pytest.mark.parametrize("count", [9, 400])
-@pytest.mark.parametrize("kernel", ["tiny", "runs"])
+@pytest.mark.parametrize("kernel", ["inputs", "runs"])
 def test_every_phase_of_the_result(dtype: torch.dtype, offset: int, count: int, kernel: str) -> None:
     """Runs shorter and longer than a vector; nothing beside the result is touched."""
     tensors = [random_bits(1 + 13 * i % 37, dtype, i) for i in range(count)]

@@ -133,6 +133,15 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(TANH, FP32, 1, batch=1, inputs=2), "hidden", 2142, 2144),
     (layer(RELU, FP16, 1, 1168, 131, **TWO), "batch", 7, 8),
     (layer(RELU, FP16, 3, batch=2), "hidden", 1400, 1402),
+    (layer(LSTM, FP32, 6, 440, 440, layers=4), "batch", 8, 9),
+    (layer(LSTM, FP32, 6, 438, 64, batch=24, layers=4), "hidden", 454, 450),
+    (layer(TANH, FP32, 3, 414, 64, layers=4, **TWO), "batch", 31, 32),
+    (layer(GRU, FP32, 2, 512, 512, layers=5), "batch", 7, 8),
+    (layer(GRU, FP32, 4, 288, 288, layers=4), "batch", 19, 20),
+    (layer(RELU, FP32, 4, 552, 128, layers=5), "batch", 19, 20),
+    (layer(LSTM, FP32, 4, 548, 92, layers=4), "batch", 9, 10),
+    (layer(LSTM, FP16, 3, 704, 704, layers=5), "batch", 7, 8),
+    (layer(GRU, FP32, 5, 768, 64, **STACK), "batch", 32, 33),
 ]
 
 

@@ -503,7 +503,7 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         [{"batch": 52}, {"hidden": 848}, {"layers": 1}, {"mode": RELU}],
     ),
     (
-        {"mode": RELU, "hidden": 720, "batch": 49, "layers": 3, "steps": 9, "dtype": torch.float16},
+        {"mode": RELU, "hidden": 720, "batch": 49, "layers": 3, "steps": 17, "dtype": torch.float16},
         [{"batch": 48}, {"layers": 2}, {"hidden": 640}, {"hidden": 1008}, {"dtype": torch.bfloat16}],
     ),
     (
@@ -518,14 +518,72 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         {"mode": LSTM, "hidden": 568, "batch": 48, "layers": 3, "steps": 40},
         [{"batch": 45}, {"layers": 2}, {"hidden": 536}, {"hidden": 848}, {"dtype": torch.bfloat16}],
     ),
-    # In clusters of 16 blocks, of which there are seven.
+    # Of whole vectors alone.
     (
-        {"mode": TANH, "hidden": 568, "batch": 182, "layers": 4, "dtype": torch.bfloat16, "inputs": 7},
-        [{"batch": 175}, {"layers": 3}, {"hidden": 296}, {"hidden": 570}],
+        {"mode": LSTM, "hidden": 720, "batch": 49, "layers": 3, "steps": 20, "dtype": torch.float16},
+        [{"batch": 48}, {"layers": 2}, {"hidden": 721}, {"hidden": 1008}, {"dtype": torch.bfloat16}],
     ),
     (
-        {"mode": LSTM, "hidden": 440, "batch": 203, "layers": 3, "dtype": torch.float16, "inputs": 8},
-        [{"batch": 189}, {"layers": 2}, {"dtype": torch.bfloat16}],
+        {"mode": LSTM, "hidden": 720, "batch": 43, "layers": 3, "steps": 10, "dtype": torch.float16},
+        [{"batch": 42}, {"layers": 2}, {"hidden": 728}, {"steps": 11}],
+    ),
+    (
+        {"hidden": 912, "batch": 49, "layers": 3, "steps": 20},
+        [{"batch": 48}, {"layers": 2}, {"hidden": 936}],
+    ),
+    (
+        {"mode": RELU, "hidden": 720, "batch": 49, "layers": 2, "steps": 16, "dtype": torch.float16},
+        [{"batch": 48}, {"layers": 1}, {"hidden": 808}, {"steps": 17}],
+    ),
+    (
+        {"mode": TANH, "hidden": 720, "batch": 55, "layers": 3, "steps": 20, "dtype": torch.bfloat16},
+        [{"batch": 54}, {"layers": 2}, {"hidden": 848}],
+    ),
+    (
+        {"mode": LSTM, "hidden": 640, "batch": 34, "layers": 4, "steps": 5},
+        [{"batch": 33}, {"layers": 3}, {"hidden": 648}, {"steps": 6}],
+    ),
+    (
+        {"mode": LSTM, "hidden": 1152, "batch": 9, "layers": 3, "steps": 20, "dtype": torch.float16},
+        [{"batch": 8}, {"layers": 2}, {"hidden": 1256}, {"dtype": torch.bfloat16}],
+    ),
+    (
+        {"mode": RELU, "hidden": 1344, "batch": 9, "layers": 3, "steps": 20, "dtype": torch.float16},
+        [{"batch": 8}, {"layers": 2}, {"hidden": 1688}, {"dtype": torch.bfloat16}],
+    ),
+    (
+        {"mode": TANH, "hidden": 1200, "batch": 11, "layers": 3, "steps": 20, "dtype": torch.bfloat16},
+        [{"batch": 10}, {"layers": 2}, {"hidden": 1184}, {"hidden": 1504}],
+    ),
+    # Multiply-adds all over the GPU.
+    (
+        {"mode": LSTM, "hidden": 425, "batch": 17, "layers": 4, "steps": 20},
+        [{"batch": 16}, {"layers": 3}, {"hidden": 398}, {"hidden": 454}],
+    ),
+    (
+        {"hidden": 537, "batch": 12, "layers": 4, "steps": 20},
+        [{"batch": 11}, {"layers": 3}, {"hidden": 546}],
+    ),
+    (
+        {"mode": RELU, "hidden": 533, "batch": 8, "layers": 5, "steps": 6},
+        [{"batch": 7}, {"layers": 4}, {"hidden": 546}, {"steps": 7}],
+    ),
+    # In clusters of 8 blocks, of which there are 15, and of 16, of which there are seven.
+    (
+        {"mode": TANH, "hidden": 440, "batch": 376, "layers": 4, "dtype": torch.bfloat16, "inputs": 7},
+        [{"batch": 375}, {"layers": 3}, {"hidden": 296}, {"hidden": 442}],
+    ),
+    (
+        {"hidden": 568, "batch": 169, "layers": 3, "steps": 20, "dtype": torch.bfloat16},
+        [{"batch": 168}, {"layers": 2}, {"hidden": 570}],
+    ),
+    (
+        {"mode": TANH, "hidden": 448, "batch": 169, "layers": 3, "steps": 20},
+        [{"batch": 168}, {"layers": 2}],
+    ),
+    (
+        {"mode": TANH, "hidden": 640, "batch": 169, "layers": 2, "steps": 3, "dtype": torch.float16},
+        [{"batch": 168}, {"layers": 1}, {"steps": 5}],
     ),
     # Of multiply-adds: a hidden size that is no multiple of four.
     (

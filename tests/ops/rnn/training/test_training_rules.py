@@ -295,6 +295,59 @@ def test_stacks_whose_layers_upstream_runs_beside_one_another() -> None:
         assert [with_gradients(**layers) for layers in ours] == [""] * len(ours)
 
 
+# What random stacks added: a stack that is upstream's, and what it is not for any more.
+RANDOM_STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    (
+        {"mode": LSTM, "steps": 26, "batch": 39, "hidden": 832, "layers": 3},
+        [{"batch": 38}, {"hidden": 776}, {"layers": 2}, {"dtype": torch.bfloat16}],
+    ),
+    (
+        {"mode": TANH, "steps": 21, "batch": 12, "hidden": 1088, "layers": 4, "dtype": torch.float16},
+        [{"batch": 11}, {"layers": 3}, {"hidden": 1408}, {"dtype": torch.bfloat16}],
+    ),
+    (
+        {"mode": LSTM, "steps": 6, "batch": 49, "hidden": 824, "layers": 2},
+        [{"batch": 48}, {"steps": 7}, {"layers": 1}],
+    ),
+    (
+        {"steps": 27, "batch": 129, "hidden": 437, "layers": 5, "dtype": torch.bfloat16},
+        [{"batch": 128}, {"layers": 4}, {"hidden": 440, "inputs": 8}],
+    ),
+    (
+        {"mode": LSTM, "steps": 20, "batch": 97, "hidden": 293, "layers": 4},
+        [{"batch": 96}, {"layers": 3}, {"hidden": 301}],
+    ),
+    (
+        {"mode": RELU, "steps": 12, "batch": 97, "hidden": 398, "layers": 5},
+        [{"batch": 96}, {"steps": 13}, {"layers": 4}],
+    ),
+    (
+        {"mode": RELU, "steps": 2, "batch": 16, "hidden": 399, "layers": 5, "dtype": torch.float16},
+        [{"batch": 15}, {"steps": 3}],
+    ),
+    (
+        {"mode": RELU, "steps": 2, "batch": 64, "hidden": 512, "layers": 3, "dtype": torch.float16},
+        [{"batch": 63}, {"hidden": 520}, {"layers": 2}],
+    ),
+    (
+        {"mode": TANH, "steps": 50, "batch": 100, "hidden": 213, "layers": 2, "dtype": torch.float16},
+        [{"batch": 99}, {"layers": 3}, {"hidden": 219}],
+    ),
+    (
+        {"steps": 200, "batch": 66, "hidden": 128, "layers": 2, "dtype": torch.float16},
+        [{"batch": 64}, {"steps": 199}, {"layers": 1}, {"hidden": 120}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("inside", "outside"), RANDOM_STACKS)
+def test_stacks_that_random_calls_added(inside: dict[str, Any], outside: list[dict[str, Any]]) -> None:
+    with tf32_allowed(True):
+        inside = {"inputs": 9} | inside
+        assert with_gradients(**inside) == KEPT
+        assert [with_gradients(**inside | change) for change in outside] == [""] * len(outside)
+
+
 def test_launches_decide_outside_a_graph() -> None:
     """Without gradients up to 40 steps of all layers, and 6 million multiply-adds a multiprocessor."""
     step: dict[str, Any] = {"train": True, "steps": 1, "hidden": 256, "mode": LSTM, "dtype": torch.bfloat16}
