@@ -193,7 +193,8 @@ constexpr bool is_large(const Layer& layer) {
   return !has_rows_of_vectors(layer) && layer.n * layer.k >= kLarge;
 }
 // The same of operands that begin between vectors, and many columns: cells are of rows that differ in their
-// phase. Nine of 40 such layers were below 0.95, the least 0.79 (21 rows, 3648 -> 5760 in fp16).
+// phase. Of 3,684 layers of views 11 such ones were below 0.95, the least 0.79 (21 rows, 3648 -> 5760 in
+// fp16).
 constexpr bool is_out_of_step(const Layer& layer) {
   constexpr int64_t kColumnsInStep = 4096;
   return layer.begins_between_vectors && layer.n >= kColumnsInStep;
