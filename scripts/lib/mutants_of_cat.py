@@ -399,7 +399,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/cat/by_inputs.cu",
         "if (args.rows > 1 && at >= run.size) {",
         "if (args.rows > 2 && at >= run.size) {",
-        (f"{_CHOICE}::test_many_inputs_by_their_words", f"{_ON_HOST}::test_every_way_of_words"),
+        (f"{_CHOICE}::test_a_thread_makes_two_words_of_an_input",),
     ),
     (
         "cat: a thread makes words behind the end of its input",
