@@ -87,7 +87,7 @@ def test_many_inputs_by_their_words(count: int, size: int, longest: int, word: i
 def test_a_thread_makes_two_words_of_an_input(rows: int) -> None:
     """Which are a block apart, in the same row or a later one."""
     sizes = [62 // rows - i % 2 for i in range(20)]
-    tensors = [layouts.plain((rows, n), torch.int32, i) for i, n in enumerate(sizes)]
+    tensors = [layouts.plain((rows, n), torch.int64, i) for i, n in enumerate(sizes)]
     assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == ["inputs"]
 
 
