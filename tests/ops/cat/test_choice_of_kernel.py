@@ -86,9 +86,10 @@ def test_many_inputs_by_their_words(count: int, size: int, longest: int, word: i
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
 def test_a_thread_makes_two_words_of_an_input(rows: int) -> None:
     """Which are a block apart, in the same row or a later one."""
-    sizes = [62 // rows - i % 2 for i in range(20)]
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=3)
+    sizes = [300 // rows - i % 2 for i in range(17)]
     tensors = [layouts.plain((rows, n), torch.int64, i) for i, n in enumerate(sizes)]
-    assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == ["inputs"]
+    assert launches_of(tensors, 1, gpu) == ["inputs"]
 
 
 @pytest.mark.parametrize(
