@@ -39,7 +39,7 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     without_vectors({kGru, kFp16, kAny, kAny, kTwo, kAny, kAny, kAny, at_least(900), at_least(26)}),
     without_vectors({kGru, kFp16, kAny, kAny, kTwo, kAny, kAny, kAny, kAny, at_least(50)}),
     {kGru, kFp16, kAny, kAny, kTwo, at_least(640), kAny, kAny, kAny, at_least(13)},
-    {kGru, kFp16, kAny, kAny, kTwo, kAny, at_least(100), kAny, kAny, at_least(85)},
+    {kGru, kFp16, kAny, kAny, kTwo, kAny, at_least(100), kAny, kAny, at_least(80)},
     without_vectors({kGru, kFp16, kAny, kAny, {3, 3}, at_least(280), kAny, kAny, kAny, at_least(14)}),
     {kGru, kFp16, kOne, kAny, {3, 3}, {65, 88}, at_least(10)},
     {kGru, kFp16, kAny, kAny, {3, 3}, kAny, kAny, kAny, at_least(1990), at_least(9)},

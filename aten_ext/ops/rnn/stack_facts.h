@@ -46,6 +46,7 @@ constexpr LargeStacks kKeptStacksOfVectors[] = {
     {kRnn, kFp16, kSeveral, at_most(16), {513, 800}, at_least(25)},
     {kRnn, kBf16, at_least(3), kAny, {513, 840}, at_least(28)},
     {kLstm, kFp32, at_least(4), at_most(5), {513, 640}, at_least(12)},
+    {kGru, kFp16, at_least(5), kAny, {1000, 1039}, at_least(20)},
     {kGru | kLstm, kFp16, at_least(3), kAny, {1040, 1250}, at_least(9)},
     {kRnn, kFp16, at_least(3), kAny, {1040, 1680}, at_least(9)},
     {kRnn, kBf16, at_least(3), kAny, {1190, 1500}, at_least(11)},

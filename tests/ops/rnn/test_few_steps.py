@@ -34,6 +34,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(GRU, FP16, 2, 226, 250), "batch", 154, 155),
     (layer(GRU, FP16, 2, 640, 640), "batch", 5, 6),
     (layer(GRU, FP16, 2, 400, 400), "batch", 99, 100),
+    (layer(GRU, FP16, 2, 384, 24), "batch", 170, 171),
     (layer(GRU, FP16, 3, 281), "batch", 57, 58),
     (layer(GRU, FP16, 3, 88), "batch", 9, 10),
     (layer(GRU, FP16, 3, 576, 576), "batch", 4, 5),

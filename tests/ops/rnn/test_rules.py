@@ -544,6 +544,10 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         [{"batch": 33}, {"layers": 3}, {"hidden": 648}, {"steps": 6}],
     ),
     (
+        {"hidden": 1024, "batch": 39, "layers": 5, "steps": 20, "dtype": torch.float16},
+        [{"batch": 38}, {"layers": 4}, {"dtype": torch.bfloat16}],
+    ),
+    (
         {"mode": LSTM, "hidden": 1152, "batch": 9, "layers": 3, "steps": 20, "dtype": torch.float16},
         [{"batch": 8}, {"layers": 2}, {"hidden": 1256}, {"dtype": torch.bfloat16}],
     ),
