@@ -118,9 +118,8 @@ int64_t items_of_thread(GatherWay way) {
 }
 
 template <typename T, bool converts>
-std::vector<Described> describe(const CatGatherParams& p) {
+std::vector<Described> describe(const CatGatherParams& p, bool single) {
   std::vector<Described> all(static_cast<size_t>(p.count));
-  const bool single = is_single(p);
   for (int64_t i = 0; i < p.count; ++i) {
     const CatGatherInput& input = p.inputs[i];
     Described& one = all[i];
@@ -230,15 +229,15 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
 }
 
 template <typename T, bool converts, typename Args>
-cudaError_t launch_list(const CatGatherParams& p, const std::vector<Described>& described, int threads,
-                        LaunchSequence& sequence) {
+cudaError_t launch_list(const CatGatherParams& p, const std::vector<Described>& described, bool single,
+                        int threads, LaunchSequence& sequence) {
   static_assert(std::is_trivially_copyable_v<Args>, "kernel arguments are copied as bytes");
   Args args;
   args.out = static_cast<char*>(p.out);
   args.row_size = static_cast<typename Args::Index>(p.row_size);
   const bool in_turns = take_turns(p);
   const auto kernel =
-      is_single(p) ? cat_gather_single_kernel<T, converts, Args> : cat_gather_kernel<T, converts, Args>;
+      single ? cat_gather_single_kernel<T, converts, Args> : cat_gather_kernel<T, converts, Args>;
   for (int64_t from = 0; from < p.count; from += args.count) {
     const int64_t blocks = fill_arguments(args, p, described, from, threads, in_turns);
     if (args.count == 0) {  // more elements than any GPU holds
@@ -287,7 +286,8 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
                     sizeof(Large) <= kLargeArgumentBytes && sizeof(Wide) <= kSmallArgumentBytes,
                 "kernel arguments too large");
   static_assert(record_bytes<uint32_t>(kCatMaxDims) <= Tiny::kRecordBytes, "no room for any input");
-  const std::vector<Described> described = describe<T, converts>(p);
+  const bool single = is_single(p);
+  const std::vector<Described> described = describe<T, converts>(p, single);
   const Total total = total_of(p, described);
   int threads = kMinThreads;
   while (threads < kMaxThreads && total.threads > kBlocksPerSM * p.gpu.multiprocessors * threads) {
@@ -297,25 +297,25 @@ cudaError_t launch_type(const CatGatherParams& p, LaunchSequence& sequence) {
     return p.count <= Args::kInputs && total.record_bytes <= Args::kRecordBytes;
   };
   if (total.wide) {
-    return launch_list<T, converts, Wide>(p, described, threads, sequence);
+    return launch_list<T, converts, Wide>(p, described, single, threads, sequence);
   }
   if constexpr (!converts) {
     if (fits(static_cast<const Few*>(nullptr))) {
-      return launch_list<T, converts, Few>(p, described, threads, sequence);
+      return launch_list<T, converts, Few>(p, described, single, threads, sequence);
     }
     if (fits(static_cast<const Tiny*>(nullptr))) {
-      return launch_list<T, converts, Tiny>(p, described, threads, sequence);
+      return launch_list<T, converts, Tiny>(p, described, single, threads, sequence);
     }
   }
   if (fits(static_cast<const Small*>(nullptr)) || p.gpu.argument_bytes < kLargeArgumentBytes) {
-    return launch_list<T, converts, Small>(p, described, threads, sequence);
+    return launch_list<T, converts, Small>(p, described, single, threads, sequence);
   }
   if constexpr (!converts) {
     if (fits(static_cast<const Medium*>(nullptr))) {
-      return launch_list<T, converts, Medium>(p, described, threads, sequence);
+      return launch_list<T, converts, Medium>(p, described, single, threads, sequence);
     }
   }
-  return launch_list<T, converts, Large>(p, described, threads, sequence);
+  return launch_list<T, converts, Large>(p, described, single, threads, sequence);
 }
 
 }  // namespace

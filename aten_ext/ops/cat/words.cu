@@ -35,7 +35,7 @@ constexpr int64_t kWordsPerSM = 2048;
 struct ByInputs {
   int64_t one, two;
 };
-constexpr ByInputs kFewByInputs[] = {{512, 0}, {512, 0}, {512, 0}, {512, 0}, {512, 0}};  // up to 16
+constexpr ByInputs kFewByInputs{512, 0};  // up to 16 inputs, of any word
 constexpr ByInputs kManyByInputs[] = {{800, 1536}, {800, 1536}, {800, 1536}, {800, 2048}, {1024, 3000}};
 // And lists, whose inputs are one row: of results of so many words for each multiprocessor, or of more than
 // eight inputs, if they would be at most kIdleList times as many. Of fewer words latency decides, and of more
@@ -229,7 +229,7 @@ int words_by_inputs(const CatRunsParams& p, int word) {
   const int64_t words = bytes_of(p) / word;
   const int64_t all_longest = p.count * p.rows * longest_run(p) * p.element_size / word;
   const auto up_to = [&p](int64_t count, int64_t most) { return count <= most * p.gpu.multiprocessors; };
-  const ByInputs& most = (are_few(p) ? kFewByInputs : kManyByInputs)[of_word];
+  const ByInputs& most = are_few(p) ? kFewByInputs : kManyByInputs[of_word];
   const bool many = p.count > EightRuns::kCapacity;
   if (many && up_to(all_longest, most.one)) {
     return 1;

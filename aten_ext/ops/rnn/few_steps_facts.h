@@ -142,9 +142,8 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     without_vectors({kGru, kBf16, kAny, kAny, {4, 4}, at_least(1025), {3, 4}}),
     // T=5 B=6 I=11 H=388, three layers of an LSTM: 71 us, ours 81.
     {kAnyCell, kFp32, kOne, at_least(3), {5, 5}, {385, 640}, {5, 12}},
-    // T=6 B=24 I=64 H=439, four layers of an LSTM: 167 us, ours 234. T=3 B=41 I=64 H=414, five of an RNN in
-    // two
-    // directions: 182 us, ours 241.
+    // T=6 B=24 I=64 H=439, four layers of an LSTM: 167 us, ours 234. T=3 B=41 I=64 H=414, five layers and two
+    // directions of an RNN: 182 us, ours 241.
     {kLstm, kFp32, kOne, at_least(4), {5, 6}, {400, 450}, {9, 40}},
     without_vectors({kRnn, kFp32, kTwo, at_least(4), {3, 4}, {385, 512}, at_least(32)}),
     {kGru, kFp32, kOne, at_least(5), kTwo, {480, 512}, at_least(8)},

@@ -55,7 +55,7 @@ def test_one_dtype(kind: str, count: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("step", [0, 1], ids=["of one length", "of many lengths"])
 @pytest.mark.parametrize("size", [1, 5, 9])
 def test_runs_that_a_warp_looks_up_together(size: int, step: int, count: int, dtype: torch.dtype) -> None:
-    """Too large for tiny.cu: the arguments are read as memory."""
+    """Too large to go input by input: the arguments are read as memory."""
     rows = 1 + 40_000_000 // (count * (size + 2 * step) * dtype.itemsize)
     tensors = [random_bits(rows * (size + step * (i % 5)), dtype, i).view(rows, -1) for i in range(count)]
     assert compare([t.cuda() for t in tensors], 1, "cuda") == ""
@@ -65,3 +65,32 @@ def test_runs_that_a_warp_looks_up_together(size: int, step: int, count: int, dt
 def test_pieces_out_of_step(dtype: torch.dtype) -> None:
     """In one row, and longer than words are worth."""
     assert compare([random_bits(4099 + i, dtype, i).cuda() for i in range(2700)], 0, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str)
+def test_columns_of_unlike_widths(dtype: torch.dtype) -> None:
+    """Input by input a word or two a thread, and in columns."""
+    for rows in (40, 600, 1500, 2600):
+        tensors = [random_bits(rows * (1 + i * 7 % 5), dtype, i).view(rows, -1).cuda() for i in range(40)]
+        assert compare(tensors, 1, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64], ids=str)
+def test_lists_of_several_words_a_thread(dtype: torch.dtype) -> None:
+    for sizes in ((110_001, 96_003, 130_000), (60_001,) * 5):
+        assert compare([random_bits(n, dtype, n).cuda() for n in sizes], 0, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("count", [6, 12, 17, 40, 64])
+@pytest.mark.parametrize("apart", [3, 40])
+def test_parts_of_rows(apart: int, count: int, dtype: torch.dtype) -> None:
+    """A word, a pair of rows, or four; of more than 16 in several launches."""
+    rows = 1_100_000 // (count * dtype.itemsize) + 1
+    tensors = [random_bits(rows * (apart + 1), dtype, i).view(rows, -1)[:, 1:3].cuda() for i in range(count)]
+    assert compare(tensors, 1, "cuda") == ""
+
+
+def test_elements_that_share_no_sector() -> None:
+    flat = [random_bits(40_000 * 45, torch.uint8, i).view(40_000, 45) for i in range(5)]
+    assert compare([t.cuda()[:, 6:7] for t in flat], 0, "cuda") == ""

@@ -174,6 +174,15 @@ def ask_layer(**changes: Any) -> str:
     return documented(explanation.reason) if explanation.reason else ""
 
 
+def with_gradients(
+    *, steps: int, batch: int, inputs: int, dtype: torch.dtype = torch.float32, **case: Any
+) -> str:
+    """What the rule answers about a layer whose input wants a gradient."""
+    x = torch.empty(steps, batch, inputs, device="meta", dtype=dtype, requires_grad=True)
+    sizes: dict[str, Any] = {"steps": steps, "batch": batch, "inputs": inputs, "dtype": dtype}
+    return ask_layer(train=True, **sizes, **case, input=x)
+
+
 def assert_ran(name: str, times: int = 1) -> None:
     """The fused kernel of this override ran so often, and nothing went upstream."""
     counts = aten_ext.counts("CUDA")[name]

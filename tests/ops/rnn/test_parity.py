@@ -100,11 +100,11 @@ def compare_layers(
 @pytest.mark.parametrize("hidden", [40, 72, 80, 136, 152])
 @pytest.mark.parametrize("batch", [8, 64])
 def test_an_lstm_in_fp16_whose_rows_and_units_are_multiples_of_eight(hidden: int, batch: int) -> None:
-    """Which cuDNN 9.19 gets wrong: its relative error is 0.15 and more, ours 0.0003."""
+    """Which cuDNN 9.19 gets wrong: its relative error is 0.2 and more, ours 0.0003."""
     for layers in (1, 2):
-        compare_layers(
-            torch.float16, steps=5, batch=batch, inputs=16, hidden=hidden, layers=layers, mode=LSTM
-        )
+        sizes: dict[str, Any] = {"steps": 5, "batch": batch, "inputs": 16, "hidden": hidden, "layers": layers}
+        assert ask_layer(**sizes, dtype=torch.float16, mode=LSTM, captured=False) == ""
+        compare_layers(torch.float16, **sizes, mode=LSTM)
 
 
 @pytest.mark.gpu

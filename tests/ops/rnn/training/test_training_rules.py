@@ -15,7 +15,6 @@ from ops.rnn.cases import (
     DTYPES,
     GRU,
     LSTM,
-    RELU,
     TANH,
     ask_layer,
     documented,
@@ -24,6 +23,7 @@ from ops.rnn.cases import (
     names,
     tf32_allowed,
     weights,
+    with_gradients,
 )
 
 
@@ -225,15 +225,6 @@ def test_small_layers() -> None:
     assert ask_layer(train=True, **lengths) == "", "upstream runs a packed sequence step by step"
 
 
-def with_gradients(
-    *, steps: int, batch: int, inputs: int, dtype: torch.dtype = torch.float32, **case: Any
-) -> str:
-    """What the rule answers about a layer whose input wants a gradient."""
-    x = torch.empty(steps, batch, inputs, device="meta", dtype=dtype, requires_grad=True)
-    sizes: dict[str, Any] = {"steps": steps, "batch": batch, "inputs": inputs, "dtype": dtype}
-    return ask_layer(train=True, **sizes, **case, input=x)
-
-
 def test_launches_decide_outside_a_graph_with_gradients() -> None:
     """Up to 200 steps of all layers, and 12 million multiply-adds a multiprocessor."""
     small: dict[str, Any] = {"batch": 2, "inputs": 8, "hidden": 64}
@@ -261,91 +252,6 @@ def test_what_cudnn_keeps_on_the_chip_is_judged_anew_with_gradients() -> None:
     assert with_gradients(steps=100, **large, dtype=torch.bfloat16) == ""
     tanh: dict[str, Any] = {"steps": 70, "batch": 256, "inputs": 64, "mode": TANH, "dtype": torch.float16}
     assert with_gradients(**tanh, hidden=256) == on_chip, "larger than what was measured in training"
-
-
-def test_stacks_whose_layers_upstream_runs_beside_one_another() -> None:
-    """Both sides of each edge; an H200 has room for two groups of H = 720, three of H = 560."""
-    lstm: dict[str, Any] = {"mode": LSTM, "steps": 47, "batch": 88, "inputs": 9, "hidden": 560, "layers": 3}
-    gru: dict[str, Any] = {"steps": 38, "batch": 59, "inputs": 8, "hidden": 720, "layers": 3}
-    rnn: dict[str, Any] = gru | {"mode": TANH, "steps": 16, "batch": 49, "dtype": torch.float16}
-    two: dict[str, Any] = rnn | {"layers": 2, "steps": 8, "batch": 53}
-    few: dict[str, Any] = {"mode": RELU, "steps": 2, "batch": 50, "inputs": 8, "hidden": 448, "layers": 2}
-    half: dict[str, Any] = few | {"dtype": torch.bfloat16, "batch": 64, "hidden": 200, "layers": 4}
-    with tf32_allowed(True):
-        assert [with_gradients(**kept) for kept in (lstm, gru, rnn, two, few, half)] == [KEPT] * 6
-        ours = [
-            lstm | {"batch": 87},
-            lstm | {"layers": 2},
-            gru | {"batch": 58},
-            gru | {"layers": 2},
-            rnn | {"batch": 48},
-            rnn | {"layers": 2},
-            rnn | {"steps": 17},
-            two | {"batch": 52},
-            two | {"steps": 9},
-            few | {"batch": 49},
-            few | {"layers": 1},
-            few | {"steps": 3},
-            few | {"hidden": 436},
-            half | {"batch": 63},
-            half | {"layers": 3},
-            half | {"steps": 3},
-            half | {"hidden": 192},
-        ]
-        assert [with_gradients(**layers) for layers in ours] == [""] * len(ours)
-
-
-# What random stacks added: a stack that is upstream's, and what it is not for any more.
-RANDOM_STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    (
-        {"mode": LSTM, "steps": 26, "batch": 39, "hidden": 832, "layers": 3},
-        [{"batch": 38}, {"hidden": 776}, {"layers": 2}, {"dtype": torch.bfloat16}],
-    ),
-    (
-        {"mode": TANH, "steps": 21, "batch": 12, "hidden": 1088, "layers": 4, "dtype": torch.float16},
-        [{"batch": 11}, {"layers": 3}, {"hidden": 1408}, {"dtype": torch.bfloat16}],
-    ),
-    (
-        {"mode": LSTM, "steps": 6, "batch": 49, "hidden": 824, "layers": 2},
-        [{"batch": 48}, {"steps": 7}, {"layers": 1}],
-    ),
-    (
-        {"steps": 27, "batch": 129, "hidden": 437, "layers": 5, "dtype": torch.bfloat16},
-        [{"batch": 128}, {"layers": 4}, {"hidden": 440, "inputs": 8}],
-    ),
-    (
-        {"mode": LSTM, "steps": 20, "batch": 97, "hidden": 293, "layers": 4},
-        [{"batch": 96}, {"layers": 3}, {"hidden": 301}],
-    ),
-    (
-        {"mode": RELU, "steps": 12, "batch": 97, "hidden": 398, "layers": 5},
-        [{"batch": 96}, {"steps": 13}, {"layers": 4}],
-    ),
-    (
-        {"mode": RELU, "steps": 2, "batch": 16, "hidden": 399, "layers": 5, "dtype": torch.float16},
-        [{"batch": 15}, {"steps": 3}],
-    ),
-    (
-        {"mode": RELU, "steps": 2, "batch": 64, "hidden": 512, "layers": 3, "dtype": torch.float16},
-        [{"batch": 63}, {"hidden": 520}, {"layers": 2}],
-    ),
-    (
-        {"mode": TANH, "steps": 50, "batch": 100, "hidden": 213, "layers": 2, "dtype": torch.float16},
-        [{"batch": 99}, {"layers": 3}, {"hidden": 219}],
-    ),
-    (
-        {"steps": 200, "batch": 66, "hidden": 128, "layers": 2, "dtype": torch.float16},
-        [{"batch": 64}, {"steps": 199}, {"layers": 1}, {"hidden": 120}],
-    ),
-]
-
-
-@pytest.mark.parametrize(("inside", "outside"), RANDOM_STACKS)
-def test_stacks_that_random_calls_added(inside: dict[str, Any], outside: list[dict[str, Any]]) -> None:
-    with tf32_allowed(True):
-        inside = {"inputs": 9} | inside
-        assert with_gradients(**inside) == KEPT
-        assert [with_gradients(**inside | change) for change in outside] == [""] * len(outside)
 
 
 def test_launches_decide_outside_a_graph() -> None:
