@@ -411,9 +411,54 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: lists of one long input go input by input",
         _WORDS,
-        "all_longest <= kIdleList * words",
-        "all_longest <= 2 * kIdleList * words",
+        "most_of_list) &&\n      all_longest <= kIdleList * words",
+        "most_of_list) &&\n      all_longest <= 2 * kIdleList * words",
         (f"{_CHOICE}::test_lists_by_their_words",),
+    ),
+    *(
+        (
+            f"cat: rows of {whatever} go input by input",
+            _WORDS,
+            old,
+            new,
+            (f"{_CHOICE}::test_rows_of_a_few_inputs_by_their_words",),
+        )
+        for whatever, old, new in (
+            ("many inputs", "p.rows > 1 && !many && word", "p.rows > 1 && word"),
+            (
+                "one long input",
+                "by.most) &&\n        all_longest <= kIdleList",
+                "by.most) &&\n        all_longest <= 2 * kIdleList",
+            ),
+            ("few words", "!up_to(words, by.least) && up_to(words, by.most)", "up_to(words, by.most)"),
+            (
+                "any number of words",
+                "!up_to(words, by.least) && up_to(words, by.most)",
+                "!up_to(words, by.least)",
+            ),
+            ("no length", "p.rows > 1 && !many && word == by.word", "false"),
+        )
+    ),
+    (
+        "cat: a vector of an element is stored beyond the input's",
+        "aten_ext/ops/cat/gather.cuh",
+        "    const Index item = first + i * blockDim.x;\n    if (item < shape.items) {\n      const Place",
+        "    const Index item = first + i * blockDim.x;\n    if (true) {\n      const Place",
+        ("tests/ops/cat/test_layouts.py::test_one_element_everywhere",),
+    ),
+    (
+        "cat: an element is stored a vector a thread",
+        "aten_ext/ops/cat/gather.cu",
+        "      return kFilled;",
+        "      return 2 * kFilled;",
+        ("tests/ops/cat/test_layouts.py::test_one_element_everywhere",),
+    ),
+    (
+        "cat: inputs of more dimensions are upstream's from as many bytes on as others",
+        "aten_ext/ops/cat/crossover.h",
+        "(few_dims ? kBytesOfLaunch : kBytesOfLaunchOfInput)",
+        "kBytesOfLaunch",
+        ("tests/ops/cat/test_crossover.py::test_edges",),
     ),
     (
         "cat: one array is copied by a kernel",
@@ -450,11 +495,24 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "(found.count + kUpstreamInputs - 1) / kUpstreamInputs;",
         ("tests/ops/cat/test_crossover.py::test_edges",),
     ),
+    *(
+        (
+            f"cat: strided vectors of any {what} are upstream's",
+            "aten_ext/ops/cat/crossover.h",
+            f"{old} &&",
+            "true &&",
+            ("tests/ops/cat/test_crossover.py::test_edges",),
+        )
+        for what, old in (
+            ("number", "has(vectors.inputs, found.count)"),
+            ("element", "has(vectors.element, size)"),
+        )
+    ),
     (
-        "cat: two strided vectors of any length are upstream's",
+        "cat: strided vectors of any length are upstream's",
         "aten_ext/ops/cat/crossover.h",
-        "      found.numel() > kTwoStridedVectors) {",
-        "      false) {",
+        "has(vectors.elements, found.numel());",
+        "true;",
         ("tests/ops/cat/test_crossover.py::test_edges",),
     ),
     (

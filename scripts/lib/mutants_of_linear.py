@@ -144,7 +144,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers between cells ask for no more",
         "aten_ext/ops/linear/crossover.h",
-        "{more, of_cell, is_large(layer) ? kAskedLarge : 0, asked_of_relu(layer)});",
+        "{more, of_cell, asked_if_large(layer), asked_of_relu(layer)});",
         "{of_cell, 0});",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
@@ -158,9 +158,23 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: a large weight of rows that are no vectors asks for no more",
         "aten_ext/ops/linear/crossover.h",
-        "return !has_rows_of_vectors(layer) && layer.n * layer.k >= kLarge;",
-        "return false;",
+        "return has_rows_of_vectors(layer) || elements < kLarge ? 0",
+        "return true ? 0",
         ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: the largest weight of rows that are no vectors asks for as much as a large one",
+        "aten_ext/ops/linear/crossover.h",
+        "elements < kLargest ",
+        "true ",
+        ("tests/core/test_tables.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: tiles of 64 rows that leave multiprocessors idle ask for as much as others",
+        "aten_ext/ops/linear/crossover.h",
+        "has_rows_of_vectors(layer) && tile_of(layer) < kTiles - 1 ?",
+        "has_rows_of_vectors(layer) ?",
+        ("tests/core/test_tables.py::test_a_layer_that_leaves_multiprocessors_idle_asks_for_more",),
     ),
     (
         "linear: an even number of columns is an odd one",

@@ -281,7 +281,7 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 1023, 1024, torch.bfloat16, 107),  # no vectors
         (33, 1022, 1024, torch.bfloat16, 120),
         (1, 13, 352, torch.float32, 125),
-        (64, 1023, 1024, torch.float32, 135),
+        (64, 1023, 1024, torch.float32, 145),  # whose blocks leave multiprocessors idle
         (8, 1024, 1001, torch.bfloat16, 112),  # no rows of vectors
         (9, 1024, 1002, torch.float16, 110),
         (17, 511, 1001, torch.bfloat16, 110),
@@ -291,6 +291,8 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 1024, 1001, torch.float32, 112),
         (17, 1024, 1002, torch.float32, 114),
         (8, 6401, 4097, torch.bfloat16, 140),  # the same of a large weight
+        (8, 16384, 8191, torch.bfloat16, 140),
+        (8, 16384, 8193, torch.bfloat16, 170),  # and of the largest
         (64, 20000, 1024, torch.bfloat16, 200),  # beyond the axes
         (51, 103, 1, torch.float32, 255),  # and below them, as much as a cell shows
         (47, 86, 7, torch.bfloat16, 255),
@@ -373,6 +375,7 @@ def test_what_a_weight_of_rows_asks(rows: int, columns: int, least: int, pretend
     ("rows", "n", "k", "dtype", "least"),
     [
         (4, 3224, 2048, torch.bfloat16, 120),
+        (64, 6440, 2048, torch.bfloat16, 145),  # tiles of 64 rows
         (1, 3224, 2048, torch.float32, 120),
         (1, 3224, 2047, torch.bfloat16, 145),  # no rows of vectors
         (4, 3072, 2048, torch.bfloat16, 107),  # measured
@@ -501,6 +504,32 @@ def test_what_is_not_measured_is_filled() -> None:
     assert torch.equal(full[measured], percent[measured])
     # Between two measured sizes the lesser.
     assert full[0, 0, 1, 0, 15, 0] == 114
+
+
+def test_a_quick_grid() -> None:
+    """A fifth of the cells, the first and the last of each axis among them; the others count as less."""
+    cells = list(linear.cells(linear.QUICK))
+    thorough = {cell.place: cell for cell in linear.cells()}
+    assert 4 * len(cells) < len(thorough) < 5 * len(cells)
+    assert all(thorough[cell.place] == cell for cell in cells)
+    percent = torch.zeros(shape(), dtype=torch.uint8)
+    for cell in cells:
+        percent[cell.place] = 100 + cell.place[3] + cell.place[4]
+    full = linear.fill(percent, linear.QUICK.between)
+    assert (full > 0).all()
+    measured = percent > 0
+    assert torch.equal(full[measured], percent[measured])
+    for layout in linear.LAYOUTS.values():
+        for places, size in (
+            (linear.QUICK.rows(layout), 7),
+            (linear.QUICK.columns(layout), 29),
+            (linear.QUICK.depths(layout), 23),
+        ):
+            assert places[0] == 0 and places[-1] == size - 1
+    # Two columns and a row lie between these; each is 0.95 of the lesser beside it.
+    assert full[0, 0, 0, 0, 16, 0] == 116 and full[0, 0, 0, 0, 17, 0] == 110
+    assert full[0, 0, 1, 0, 17, 0] == full[0, 0, 1, 0, 19, 0] == 110
+    assert full[0, 0, 1, 1, 16, 0] == 110
 
 
 def test_tune_without_a_gpu() -> None:

@@ -140,6 +140,9 @@ cudaError_t launch_cat_by_inputs(const CatRunsParams& params, int word, int word
         return launch_words<bytes, 1>(params, sequence);
       case 2:
         return launch_words<bytes, 2>(params, sequence);
+      case 4:
+        // Of smaller words nobody asks for four.
+        return launch_words<bytes, bytes == 4 ? 4 : kCatWordsOfList<bytes>>(params, sequence);
       default:
         return launch_words<bytes, kCatWordsOfList<bytes>>(params, sequence);
     }

@@ -36,8 +36,11 @@ constexpr int kMinThreads = 32;
 constexpr int64_t kBlocksPerSM = 2;
 template <typename Index>
 constexpr int kMinBlocksPerSM = sizeof(Index) == 4 ? 6 : 4;
-// So many blocks that have nothing to do are launched and end in less time than a search takes.
+// So many blocks that have nothing to do are launched and end in less time than a search takes; or if there are
+// eight times as many others. Of lines, which have little else to do, up to so many, and as many as others.
 constexpr int64_t kIdleBlocks = 512;
+constexpr int64_t kBusyBlocksOfIdle = 8;
+constexpr int64_t kIdleBlocksOfLines = 2048;
 // Most calls are to cost no more of a launch than they need.
 constexpr int kFewArgumentBytes = 384;
 constexpr int kTinyArgumentBytes = 768;
@@ -100,12 +103,18 @@ bool are_alike(const CatGatherInput& a, const CatGatherInput& b) {
          std::equal(a.strides, a.strides + a.dims, b.strides);
 }
 
+bool is_in_packs(GatherWay way) {
+  return way == GatherWay::Packs || way == GatherWay::Fill;
+}
+
 template <typename T, bool converts>
 int64_t items_of_thread(GatherWay way) {
   switch (way) {
     case GatherWay::Packs:
     case GatherWay::Patches:
       return 1;
+    case GatherWay::Fill:
+      return kFilled;
     case GatherWay::Strips:
       return kStrips;
     case GatherWay::Line:
@@ -129,7 +138,7 @@ std::vector<Described> describe(const CatGatherParams& p, bool single) {
     one.along = choice.along;
     const bool strips = one.way == GatherWay::Strips;
     one.packs = packs_of(p, input, strips ? kStrip * p.element_size : 16);
-    one.items = p.rows * (strips || one.way == GatherWay::Packs ? one.packs : input.segment);
+    one.items = p.rows * (strips || is_in_packs(one.way) ? one.packs : input.segment);
     if (one.way == GatherWay::Patches) {
       const int64_t size = input.sizes[one.along];
       one.items = one.items / size * ceil_div(size, int64_t{16} / p.element_size);
@@ -160,7 +169,7 @@ void write_record(unsigned char* to, const CatGatherInput& input, const Describe
                   int element_size) {
   GatherShape<Index> shape{};
   shape.segment = Divider<Index>(static_cast<Index>(input.segment));
-  if (described.way == GatherWay::Packs || described.way == GatherWay::Strips) {
+  if (is_in_packs(described.way) || described.way == GatherWay::Strips) {
     shape.packs = Divider<Index>(static_cast<Index>(described.packs));
   }
   shape.items = static_cast<Index>(described.items);
@@ -190,6 +199,7 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
   int next_record = 0;
   int64_t blocks = 0;
   int64_t most = 0;
+  bool lines = true;
   args.count = 0;
   for (; args.count < Args::kInputs && from + args.count < p.count; ++args.count) {
     const int i = args.count;
@@ -214,11 +224,14 @@ int64_t fill_arguments(Args& args, const CatGatherParams& p, const std::vector<D
     args.dtype[i] = input.dtype;
     blocks += more;
     most = std::max(most, more);
+    lines = lines && one.way == GatherWay::Line;
   }
   constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
   args.in_turns = in_turns && most * args.count <= std::min(kMostTurns * blocks, kMostBlocks);
   // A division finds the input sooner than a search. A few blocks that have nothing to do cost less.
-  args.equal_blocks = args.in_turns || most * args.count - blocks <= std::max(kIdleBlocks, blocks / 8);
+  const int64_t of_lines = lines ? std::min(kIdleBlocksOfLines, blocks) : 0;
+  const int64_t idle = std::max({kIdleBlocks, blocks / kBusyBlocksOfIdle, of_lines});
+  args.equal_blocks = args.in_turns || most * args.count - blocks <= idle;
   args.equal_shapes = record == 0;
   for (int i = 0; args.in_turns && i < args.count; ++i) {
     args.first_block[i] = turn_share(ceil_div(described[from + i].threads, int64_t{threads}), most);

@@ -216,6 +216,27 @@ __device__ __forceinline__ void make_pack(const Args& args, uint32_t input, uint
                                            kBytes * end);
 }
 
+// Aligned vectors of 16 bytes of a result of one row, neighbours by neighbouring threads, of an input that is
+// one element everywhere.
+template <typename T, typename Args>
+__device__ __forceinline__ void make_fill(const Args& args, uint32_t input, uint32_t block) {
+  using Index = typename Args::Index;
+  constexpr int kBytes = sizeof(T);
+  constexpr int kPack = 16 / kBytes;
+  const GatherShape<Index>& shape = args.shape_of(input);
+  const Index first = static_cast<Index>(block) * (blockDim.x * kFilled) + threadIdx.x;
+  const uint4 value = splat(*static_cast<const T*>(args.data[input]));
+#pragma unroll
+  for (int i = 0; i < kFilled; ++i) {
+    const Index item = first + i * blockDim.x;
+    if (item < shape.items) {
+      const Place<T, Index> place = place_of<T, kPack>(args, input, shape, item);
+      store_granule<(kBytes < 4 ? kBytes : 4)>(reinterpret_cast<char*>(place.to), value, kBytes * place.skip,
+                                               kBytes * place.end);
+    }
+  }
+}
+
 // ---- strips ------------------------------------------------------------------------------------------
 
 // Strips, neighbours by neighbouring threads, of an input whose innermost dimension is at least as long as
@@ -337,6 +358,10 @@ __device__ __forceinline__ void make_part(const Args& args, uint32_t input, uint
   if constexpr (sizeof(T) < 8) {
     if (way == GatherWay::Packs) {
       make_pack<T>(args, input, block);
+      return;
+    }
+    if (way == GatherWay::Fill) {
+      make_fill<T>(args, input, block);
       return;
     }
   }

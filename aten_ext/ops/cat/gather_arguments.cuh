@@ -33,6 +33,8 @@ constexpr int kElements = converts || sizeof(T) <= 4 ? 4 : 2;
 // And of a thread of a line, which has nothing to compute between them.
 template <typename T>
 constexpr int kElementsOfLine = sizeof(T) <= 2 ? 8 : kElements<T, false>;
+// And vectors of a thread that stores one element everywhere.
+constexpr int kFilled = 4;
 
 // What inputs have in common that differ in their data and place alone. Everything in elements. Its
 // dimensions follow it.

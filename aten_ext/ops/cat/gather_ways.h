@@ -10,8 +10,9 @@
 namespace aten_ext::cuda {
 
 // One element, kElements by themselves, kElementsOfLine where the input and the result are lines, one vector
-// of 16 bytes, kStrips strips of neighbours, or what lies in 16 bytes of the input.
-enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Strips, Patches };
+// of 16 bytes, kFilled of them of an input that is one element, kStrips strips of neighbours, or what lies in
+// 16 bytes of the input.
+enum class GatherWay : uint8_t { Single, Elements, Line, Packs, Fill, Strips, Patches };
 
 // ---- policy ------------------------------------------------------------------------------------------
 
@@ -176,7 +177,8 @@ inline GatherChoice choose_way(const CatGatherParams& p, const CatGatherInput& i
     return {GatherWay::Single};
   }
   if (is_by_packs(p, input)) {
-    return {GatherWay::Packs};
+    const bool is_one_element = p.rows == 1 && input.dims == 1 && input.strides[0] == 0;
+    return {is_one_element ? GatherWay::Fill : GatherWay::Packs};
   }
   if (p.rows == 1 && input.dims == 1 && !p.converts) {
     return {GatherWay::Line};

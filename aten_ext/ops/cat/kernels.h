@@ -117,7 +117,8 @@ constexpr int kCatWordsOfList = word <= 4 ? 8 : 4;
 cudaError_t launch_cat_runs(const CatRunsParams& params, LaunchSequence& sequence);
 // The same word by word, where that is faster; otherwise cudaErrorNotSupported, and nothing was launched.
 cudaError_t launch_cat_words(const CatRunsParams& params, LaunchSequence& sequence);
-// Contiguous inputs, input by input, in words of `word` bytes. A thread makes one, two, or kCatWordsOfList.
+// Contiguous inputs, input by input, in words of `word` bytes. A thread makes one, two, four of those of 4
+// bytes, or kCatWordsOfList.
 cudaError_t launch_cat_by_inputs(const CatRunsParams& params, int word, int words_of_thread,
                                  LaunchSequence& sequence);
 // Inputs of the dtypes that Dtype names, converted.

@@ -111,7 +111,8 @@ __device__ __forceinline__ uint4 merge_bytes(const uint4& to, const uint4& from,
 template <int unit>
 __device__ __forceinline__ void store_granule(char* address, const uint4& value, int first, int end) {
   if (first == 0 && end == 16) {
-    *reinterpret_cast<uint4*>(address) = value;
+    // A plain store, of which the stores below can be a part, becomes four of 4 bytes.
+    __stwb(reinterpret_cast<uint4*>(address), value);
     return;
   }
   const uint32_t w[4] = {value.x, value.y, value.z, value.w};

@@ -46,6 +46,18 @@ struct ListByInputs {
 constexpr ListByInputs kListByInputs[] = {
     {768, 4096, 4096}, {768, 8192, 8192}, {1536, 8192, 8192}, {1024, 4096, 4096}, {512, 4096, 1536}};
 constexpr int64_t kIdleList = 2;
+// And up to eight inputs of any number of rows: words of so many bytes, for each multiprocessor, and how many
+// of them a thread makes.
+struct RowsByInputs {
+  int word;
+  int64_t least, most;
+  int words;
+};
+constexpr RowsByInputs kRowsByInputs[] = {{2, 2048, 8192, kCatWordsOfList<2>},
+                                          {4, 1024, 2048, 4},
+                                          {4, 2048, 6144, kCatWordsOfList<4>},
+                                          {8, 768, 4608, kCatWordsOfList<8>},
+                                          {16, 512, 3584, kCatWordsOfList<16>}};
 // From so many rows on, and words for each multiprocessor, calls of more than eight inputs that are made by
 // words are made in columns: a thread looks its input up once for all of them.
 constexpr int64_t kRowsOfColumns = 8;
@@ -239,6 +251,12 @@ int words_by_inputs(const CatRunsParams& p, int word) {
   if (p.rows == 1 && !up_to(words, list.least) && up_to(words, most_of_list) &&
       all_longest <= kIdleList * words) {
     return with_word(word, [](auto bytes) { return kCatWordsOfList<bytes>; });
+  }
+  for (const RowsByInputs& by : kRowsByInputs) {
+    if (p.rows > 1 && !many && word == by.word && !up_to(words, by.least) && up_to(words, by.most) &&
+        all_longest <= kIdleList * words) {
+      return by.words;
+    }
   }
   return many && up_to(all_longest, most.two) && are_few_words(p, word) ? 2 : 0;
 }

@@ -132,8 +132,6 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     // 41 rows of I = H = 556, five layers: 64 us, ours 80. Twelve rows of H = 341, five of an LSTM: 90
     // us, 92.
     without_vectors({kRnn, kFp16, kOne, kSeveral, kTwo, at_least(440), at_least(20)}),
-    without_vectors({kLstm, kFp16, kOne, at_least(4), kTwo, at_least(300), at_least(9)}),
-    without_vectors({kLstm, kFp16, kOne, kSeveral, kTwo, at_least(440), at_least(16)}),
     // More steps, 0.87 to 0.97 of upstream's speed; and 0.83 with 990 features, H = 1096 and three rows.
     {kLstm, kFp16, kAny, kAny, {5, 13}, {513, 640}, {81, 104}},
     {kLstm, kFp16, kOne, at_least(3), {5, 13}, {513, 640}, at_least(45)},
@@ -144,14 +142,19 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     {kAnyCell, kFp32, kOne, at_least(3), {5, 5}, {385, 640}, {5, 12}},
     // T=6 B=24 I=64 H=439, four layers of an LSTM: 167 us, ours 234. T=3 B=41 I=64 H=414, five layers and two
     // directions of an RNN: 182 us, ours 241.
-    {kLstm, kFp32, kOne, at_least(4), {5, 6}, {400, 450}, {9, 40}},
+    {kLstm, kFp32, kOne, at_least(4), {6, 6}, {400, 450}, {9, 40}},
     without_vectors({kRnn, kFp32, kTwo, at_least(4), {3, 4}, {385, 512}, at_least(32)}),
-    {kGru, kFp32, kOne, at_least(5), kTwo, {480, 512}, at_least(8)},
-    {kGru, kFp32, kOne, at_least(4), {4, 4}, {257, 352}, at_least(20)},
-    {kRnn, kFp32, kOne, at_least(5), {4, 4}, {513, 560}, at_least(20)},
-    {kLstm, kFp32, kOne, at_least(4), {4, 4}, {513, 560}, at_least(10)},
-    {kLstm | kRnn, kFp16, kOne, at_least(5), {3, 3}, {600, 720}, at_least(8)},
     {kGru, kFp32, kOne, kSeveral, {5, 5}, {760, 780}, at_least(33)},
+    // Stacks of a few steps: cuDNN has layers beside one another in most of them. Of 178 in fp32 and fp16 seven
+    // were below 0.95, the least 0.79, and the median was 1.3.
+    {kAnyCell, kFp32 | kFp16, kOne, at_least(4), {2, 5}, at_least(257)},
+    // T=2 B=20 I = H = 394, two layers: 34 us, ours 38. T=4 B=192 I = H = 208, three of an RNN: 37 us, 42.
+    {kLstm, kFp16, kOne, kSeveral, kTwo, at_least(257)},
+    {kRnn, kFp16, kOne, at_least(3), {2, 4}, {129, 256}, at_least(128)},
+    // 407 rows of I = H = 512, two layers: 36 us, ours 38; 163 rows of H = 470, both directions: 58 us, 62.
+    {kRnn, kFp16, kAny, kSeveral, kTwo, at_least(257), at_least(96)},
+    // T=3 B=2 I=128 H=630, three layers: 63 us, ours 74.
+    {kGru, kFp32, kOne, at_least(3), {2, 5}, {513, 1024}, at_most(8)},
 };
 
 // Of many steps, in a graph alone: from Python upstream's launches take longer than either. Three rows of

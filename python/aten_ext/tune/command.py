@@ -18,6 +18,7 @@ FAMILIES = ("linear",)
 EXAMPLES = """examples:
   python -m aten_ext tune                   write the tables where every process of this user finds them
   python -m aten_ext tune --json h200.json  write them to a file
+  python -m aten_ext tune --thorough        measure five times as many layers
 """
 
 
@@ -25,13 +26,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the subcommand ``tune``."""
     parser = subparsers.add_parser(
         "tune",
-        help="measure this GPU for about twelve minutes; the rules decide by what was measured",
+        help="measure this GPU for two to three minutes; the rules decide by what was measured",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"{', '.join(FAMILIES)} (default: all)")
     parser.add_argument(
         "--json", metavar="FILE", help="write the tables to FILE, not where every process looks for them"
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="measure every cell, as for the shipped tables, which takes about twelve minutes",
     )
     parser.set_defaults(run=run)
 
@@ -56,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     gpu = tables.Gpu(*torch.ops.aten_ext.table_gpu(device))
     path = Path(arguments.json) if arguments.json else tables.cache_folder() / gpu.file_name
     prepare_folder(path.parent)
-    percent = _measure(gpu, device)
+    percent = _measure(gpu, device, arguments.thorough)
     table = tables.Table(gpu, str(torch.__version__), percent)
     write_atomically(path, tables.encode(table))
     tables.register(table, of_user=True)
@@ -67,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(gpu: Gpu, device: torch.device) -> dict[str, torch.Tensor]:
+def _measure(gpu: Gpu, device: torch.device, thorough: bool) -> dict[str, torch.Tensor]:
     """The tables of the linear layers, with every shape let through while they are measured."""
     import torch
     from rich.console import Console
@@ -88,8 +94,9 @@ def _measure(gpu: Gpu, device: torch.device) -> dict[str, torch.Tensor]:
             Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
         ):
             aten_ext.enable("mm", "addmm")
-            task = bar.add_task("linear", total=sum(1 for _ in linear.cells()))
-            return linear.measure(device, lambda: bar.advance(task))
+            grid = linear.THOROUGH if thorough else linear.QUICK
+            task = bar.add_task("linear", total=sum(1 for _ in linear.cells(grid)))
+            return linear.measure(device, grid, lambda: bar.advance(task))
     finally:
         for family in linear.TABLES:
             torch.ops.aten_ext.remove_table(family, gpu.name, gpu.multiprocessors)

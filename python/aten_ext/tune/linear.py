@@ -4,7 +4,8 @@ Each cell is a product of its own, timed as CUDA-graph replays, upstream and our
 and "linear_in_graphs", with an elementwise kernel behind each, whose own time is taken off. Alone a launch of
 ours begins while the one before it ends, as it does on a stream that is full of work; between other kernels
 of a graph it does not. Weights rotate past the L2 where 64 of them can. The axes are those of
-``aten_ext/ops/linear/crossover.h``.
+``aten_ext/ops/linear/crossover.h``. A :class:`Grid` says which cells are measured: all, or a fifth of them in
+two to three minutes, between which a layer counts as what the worst of its neighbours is, and less.
 """
 
 from __future__ import annotations
@@ -97,23 +98,50 @@ class Cell:
         return self.n * self.k * self.dtype.itemsize
 
 
-def cells() -> Iterator[Cell]:
-    """Every cell that is measured: all of the usual layout, every second depth of the others.
+@dataclass(frozen=True)
+class Grid:
+    """Which values of each axis are measured, and what those between them count as.
 
-    Of a weight [k, n] every number of columns, since some leave a part of the GPU idle; where n or k is no
-    multiple of a vector, and upstream takes up to four times as long, every second.
+    Every depth of the usual layout, every second one of the others. Of a weight [k, n] every number of
+    columns, since some leave a part of the GPU idle; where n or k is no multiple of a vector, and upstream
+    takes up to four times as long, every second.
     """
+
+    step: int = 1
+    """Of the columns and depths, and where n or k is no multiple of a vector of the rows: every so many."""
+    between: float = 1.0
+    """What is not measured, as a part of the least of its neighbours."""
+
+    def rows(self, layout: Layout) -> list[int]:
+        """Places on the axis of rows."""
+        return self._places(len(ROWS), self.step if layout.has_ragged_sizes else 1)
+
+    def columns(self, layout: Layout) -> list[int]:
+        """Places on the axis of columns."""
+        return self._places(len(COLUMNS), self.step * (2 if layout.has_ragged_sizes else 1))
+
+    def depths(self, layout: Layout) -> list[int]:
+        """Places on the axis of depths."""
+        return self._places(len(DEPTHS), self.step * (1 if layout.is_usual else 2))
+
+    @staticmethod
+    def _places(size: int, step: int) -> list[int]:
+        return sorted({*range(0, size, step), size - 1})
+
+
+THOROUGH = Grid()
+QUICK = Grid(step=2, between=0.95)
+
+
+def cells(grid: Grid = THOROUGH) -> Iterator[Cell]:
+    """Every cell that is measured."""
     for (d, dtype), bias, (lay, (name, layout)) in itertools.product(
         enumerate(DTYPES), (False, True), enumerate(LAYOUTS.items())
     ):
         if dtype == torch.float16 and not layout.has_ragged_sizes:
             continue
-        step = 1 if layout.is_usual else 2
-        columns = 2 if layout.has_ragged_sizes else 1
         vector = 16 // dtype.itemsize
-        for r, i, j in itertools.product(
-            range(len(ROWS)), range(0, len(COLUMNS), columns), range(0, len(DEPTHS), step)
-        ):
+        for r, i, j in itertools.product(grid.rows(layout), grid.columns(layout), grid.depths(layout)):
             k = _size(layout.k, DEPTHS[j], vector)
             n = _size(layout.n, COLUMNS[i], vector)
             cell = Cell((d, int(bias), lay, r, i, j), dtype, bias, name, ROWS[r], n, k)
@@ -126,19 +154,26 @@ def _size(of_layout: Callable[[int], int] | None, value: int, vector: int) -> in
     return math.ceil(value / vector) * vector if of_layout is None else of_layout(value)
 
 
-def fill(percent: torch.Tensor) -> torch.Tensor:
+def _before(percent: torch.Tensor, axis: int) -> torch.Tensor:
+    """In each cell the last figure up to it along ``axis``, 0 if there is none."""
+    result = percent.clone()
+    for i in range(1, percent.shape[axis]):
+        here = result.select(axis, i)
+        here.copy_(torch.where(here == 0, result.select(axis, i - 1), here))
+    return result
+
+
+def fill(percent: torch.Tensor, between: float = 1.0) -> torch.Tensor:
     """``percent`` with a figure in every cell.
 
-    What lies between measured sizes is the least of its neighbours. What is too large to be measured is what
-    the largest measured weight beside it is.
+    What lies between measured sizes is the lesser of its neighbours, times ``between``. What is too large to
+    be measured is what the largest measured weight beside it is.
     """
     full = percent.clone()
-    for axis in (4, 5):
-        size = full.shape[axis]
-        for i in range(1, size - 1, 2):
-            here, low, high = (full.select(axis, j) for j in (i, i - 1, i + 1))
-            neighbours = torch.where((low > 0) & (high > 0), torch.minimum(low, high), 0)
-            here.copy_(torch.where(here == 0, neighbours, here))
+    for axis in (3, 4, 5):
+        low, high = _before(full, axis), _before(full.flip(axis), axis).flip(axis)
+        lesser = (torch.minimum(low, high) * between).to(full.dtype)
+        full = torch.where(full == 0, lesser, full)
     for i in range(full.shape[4] - 2, -1, -1):  # few columns, rounded up
         here, next_ = full.select(4, i), full.select(4, i + 1)
         if COLUMNS[i] < 8:
@@ -155,19 +190,19 @@ def fill(percent: torch.Tensor) -> torch.Tensor:
     return full
 
 
-def measure(device: torch.device, advance: Callable[[], None]) -> dict[str, torch.Tensor]:
-    """The tables of the GPU ``device``. ``advance`` is called after each cell.
+def measure(device: torch.device, grid: Grid, advance: Callable[[], None]) -> dict[str, torch.Tensor]:
+    """The tables of the GPU ``device``. ``advance`` is called after each cell of ``grid``.
 
     Tables that let every shape through must be registered: see :mod:`aten_ext.tune.command`.
     """
     shape = list(torch.ops.aten_ext.table_shape("linear"))
     percent = {family: torch.zeros(shape, dtype=torch.uint8) for family in TABLES}
     bench = Bench(device)
-    for cell in cells():
+    for cell in cells(grid):
         for family, ratio in zip(TABLES, bench.ratios(cell), strict=True):
             percent[family][cell.place] = min(255, max(1, round(100 * ratio)))
         advance()
-    return {family: fill(table) for family, table in percent.items()}
+    return {family: fill(table, grid.between) for family, table in percent.items()}
 
 
 class Bench:

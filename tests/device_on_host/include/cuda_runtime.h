@@ -207,6 +207,10 @@ void __stcs(T* pointer, std::common_type_t<T> value) {
   *pointer = value;
 }
 template <typename T>
+void __stwb(T* pointer, std::common_type_t<T> value) {
+  *pointer = value;
+}
+template <typename T>
 void __stcg(T* pointer, std::common_type_t<T> value) {
   *pointer = value;
 }

@@ -118,8 +118,32 @@ def test_lists_by_their_words(dtype: torch.dtype, least: int, most: int) -> None
     assert kernel_of(most - 4, (21, 5, 5)) != ["inputs"]
     many = [layouts.flat(2000 * multiprocessors // 10 + 1, dtype, i) for i in range(10)]
     assert (launches_of(many, 0, gpu) == ["inputs"]) == (dtype != torch.complex128)
-    rows = [layouts.plain((3, most - 5), dtype, i) for i in range(3)]
-    assert launches_of(rows, 1, dataclasses.replace(gpu, multiprocessors=9)) != ["inputs"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [
+        (torch.int16, 2048, 8192),
+        (torch.int32, 1024, 6144),
+        (torch.int64, 768, 4608),
+        (torch.complex128, 512, 3584),
+    ],
+    ids=str,
+)
+def test_rows_of_a_few_inputs_by_their_words(dtype: torch.dtype, least: int, most: int) -> None:
+    """So do those of several rows, of up to eight inputs; single bytes never."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=3)
+
+    def kernel_of(words: int, parts: tuple[int, ...] = (1, 1, 1), of: torch.dtype = dtype) -> list[str]:
+        columns = [words * part // sum(parts) // 2 * 2 + 1 for part in parts]
+        return launches_of([layouts.plain((3, n), of, i) for i, n in enumerate(columns)], 1, gpu)
+
+    assert kernel_of(least + 6) == kernel_of(most - 6) == kernel_of((least + most) // 2) == ["inputs"]
+    assert ["inputs"] not in (kernel_of(least - 6), kernel_of(most + 6), kernel_of(most - 6, of=torch.uint8))
+    assert kernel_of(most - 12, (1,) * 8) == kernel_of(most - 6, (19, 5, 5)) == ["inputs"]
+    assert ["inputs"] not in (kernel_of(most - 6, (21, 5, 5)), kernel_of(most - 12, (1,) * 9))
+    apart = [layouts.plain((3, most // 3 | 1), dtype, i)[:, 1:] for i in range(3)]
+    assert launches_of(apart, 1, gpu) != ["inputs"]
 
 
 def test_inputs_of_old_drivers() -> None:

@@ -16,7 +16,7 @@ MIXED = "inputs of different layouts that upstream reads as fast"
 ONE = "one input that is not contiguous"
 CONVERTED = "large inputs that upstream converts as fast"
 FAR_APART = "short parts of rows that lie apart"
-VECTORS = "two short vectors that are strided"
+VECTORS = "strided vectors that upstream reads as fast"
 
 
 def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -55,8 +55,8 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     ("fused", lambda: [wide(64, 4096), *[wide(15, 4096)] * 64], 0),
     ("fused", lambda: [meta(1, 4096).expand(1, 4096)], 0),
     ("fused", lambda: [meta(1, 2, 1, 2, 2).expand(3, 2, 1, 2, 2)] * 2, 1),
-    (EXPANDED, lambda: [meta(1, 1, 4, 512, 512).expand(2, 1, 4, 512, 512)] * 2, 1),
-    ("fused", lambda: [meta(1, 1, 4, 512, 511).expand(2, 1, 4, 512, 511)] * 2, 1),
+    (EXPANDED, lambda: [meta(1, 1, 2, 512, 512).expand(2, 1, 2, 512, 512)] * 2, 1),
+    ("fused", lambda: [meta(1, 1, 2, 512, 511).expand(2, 1, 2, 512, 511)] * 2, 1),
     ("fused", lambda: [meta(2, 1, 4, 512, 512).transpose(3, 4)] * 2, 1),
     ("fused", lambda: [meta(4, 1).expand(4, 9), meta(4, 9, dtype=torch.float64)], 1),
     (CONVERTED, lambda: [meta(2048, 1).expand(2048, 2048), meta(2048, 2048, dtype=torch.float64)], 1),
@@ -124,6 +124,12 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     (VECTORS, lambda: [meta(1024)[::2]] * 2, 0),
     ("fused", lambda: [meta(1026)[::2]] * 2, 0),
     ("fused", lambda: [meta(1024)[::2]] * 3, 0),
+    (VECTORS, lambda: [meta(50000, dtype=torch.int64)[::2]] * 12, 0),
+    ("fused", lambda: [meta(50000, dtype=torch.int64)[::2]] * 13, 0),
+    ("fused", lambda: [meta(49998, dtype=torch.int64)[::2]] * 12, 0),
+    ("fused", lambda: [meta(50000)[::2]] * 12, 0),
+    (VECTORS, lambda: [meta(1500000, dtype=torch.int64)[::2]] * 2, 0),
+    ("fused", lambda: [meta(1500002, dtype=torch.int64)[::2]] * 2, 0),
     (MIXED, lambda: [meta(1024)[::2], meta(512)], 0),
     ("fused", lambda: [meta(512)[1:]] * 2, 0),
     ("fused", lambda: [meta(512, 1)[::2]] * 2, 0),

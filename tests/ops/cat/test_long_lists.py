@@ -91,6 +91,35 @@ def test_parts_of_rows(apart: int, count: int, dtype: torch.dtype) -> None:
     assert compare(tensors, 1, "cuda") == ""
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("size", [30, 9001, 20_000])
+def test_one_element_everywhere(size: int, dtype: torch.dtype) -> None:
+    """More inputs than upstream takes in one launch, filled by vectors that begin between their ends."""
+    tensors = [random_bits(1, dtype, i).cuda().expand(size) for i in range(70)]
+    assert compare(tensors, 0, "cuda") == ""
+    if dtype.itemsize <= 2:
+        tensors = [random_bits(1, dtype, i).cuda().expand(size + i * 7 % 13) for i in range(70)]
+        assert compare(tensors, 0, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64], ids=str)
+def test_strided_lines_of_unlike_lengths(dtype: torch.dtype) -> None:
+    """Some blocks of the shorter ones have nothing to do, or an input is searched for."""
+    for sizes in ((60_001, 20_003, 90_000), (200_000, 3, 5, 70_001), (250_001, *[9] * 11)):
+        tensors = [random_bits(2 * n, dtype, n).cuda()[::2] for n in sizes]
+        assert compare(tensors, 0, "cuda") == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("columns", [(63, 256, 256, 256), (64, 128), (200, 199)], ids=str)
+def test_rows_of_a_few_inputs(columns: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Input by input, several words a thread, of any word."""
+    for words_of_multiprocessor in (700, 1500, 3000, 7000):
+        rows = words_of_multiprocessor * 132 // sum(columns)
+        tensors = [random_bits(rows * n, dtype, n + i).view(rows, n).cuda() for i, n in enumerate(columns)]
+        assert compare(tensors, 1, "cuda") == ""
+
+
 def test_elements_that_share_no_sector() -> None:
     flat = [random_bits(40_000 * 45, torch.uint8, i).view(40_000, 45) for i in range(5)]
     assert compare([t.cuda()[:, 6:7] for t in flat], 0, "cuda") == ""

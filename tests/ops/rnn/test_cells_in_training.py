@@ -143,16 +143,30 @@ def test_what_upstream_computes_as_fast_without_biases() -> None:
     def ask_backward(name: str, dtype: torch.dtype, batch: int, hidden: int) -> str:
         return ask(name, dtype=dtype, batch=batch, hidden=hidden, has_bias=False)
 
-    sizes = ((2, 64), (3, 43), (64, 512), (64, 513), (179, 1000), (180, 1000), (625, 800), (4096, 1024))
+    sizes = (
+        (2, 64),
+        (3, 43),
+        (64, 512),
+        (64, 513),
+        (179, 1000),
+        (180, 1000),
+        (625, 800),
+        (2000, 1000),
+        (2001, 1000),
+        (4096, 1024),
+    )
     for batch, hidden in sizes:
         units = batch * hidden
         of_lstm = ask_backward(LSTM_BACKWARD, torch.float32, batch, hidden)
         of_gru = ask_backward(GRU_BACKWARD, torch.float32, batch, hidden)
-        assert (of_lstm, of_gru) == (AS_FAST * (units > 128), AS_FAST * (units > 32768))
+        assert (of_lstm, of_gru) == (AS_FAST, AS_FAST * (units > 32768))
         for dtype in (torch.float16, torch.bfloat16):
             of_lstm = ask_backward(LSTM_BACKWARD, dtype, batch, hidden)
             of_gru = ask_backward(GRU_BACKWARD, dtype, batch, hidden)
-            assert (of_lstm, of_gru) == (AS_FAST * (units == 500_000), AS_FAST * (units >= 180_000))
+            assert (of_lstm, of_gru) == (
+                AS_FAST * (500_000 <= units <= 2_000_000),
+                AS_FAST * (units >= 180_000),
+            )
         for name in (LSTM_BACKWARD, GRU_BACKWARD):
             assert ask_backward(name, torch.float64, batch, hidden) == AS_FAST * (batch > 8)
 
@@ -260,7 +274,10 @@ def test_training(dtype: torch.dtype, cell: str, bias: bool, forward: bool) -> N
     ours = torch.autograd.grad(value, parameters)
     if forward:
         assert_ran(operators[0], 3)
-    assert_ran(operators[1], 3)
+    if cell == "LSTMCell" and dtype == torch.float32 and not bias:
+        assert dict(aten_ext.counts("CUDA")[operators[1]].declined) == {AS_FAST: 3}
+    else:
+        assert_ran(operators[1], 3)
     size = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}[dtype]
     torch.testing.assert_close(value, expected, rtol=size, atol=size)
     for mine, upstreams in zip(ours, theirs, strict=True):
