@@ -508,6 +508,22 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             ("element", "has(vectors.element, size)"),
         )
     ),
+    *(
+        (
+            f"cat: one input {whatever} is upstream's",
+            "aten_ext/ops/cat/crossover.h",
+            old,
+            new,
+            ("tests/ops/cat/test_crossover.py::test_edges",),
+        )
+        for whatever, old, new in (
+            ("of few", "|| found.count < kOneLongInput.inputs", ""),
+            ("as long as others", "if_all_were < kOneLongInput.times * found.size_at_dim || ", ""),
+            ("of few bytes", "bytes < kOneLongInput.bytes[0] ||", ""),
+            ("of any bytes", "      bytes > kOneLongInput.bytes[1]) {", "      false) {"),
+            ("of no vectors", "* step % kVectorBytes == 0;", "* step % kVectorBytes >= 0;"),
+        )
+    ),
     (
         "cat: strided vectors of any length are upstream's",
         "aten_ext/ops/cat/crossover.h",

@@ -36,8 +36,9 @@ constexpr int kMinThreads = 32;
 constexpr int64_t kBlocksPerSM = 2;
 template <typename Index>
 constexpr int kMinBlocksPerSM = sizeof(Index) == 4 ? 6 : 4;
-// So many blocks that have nothing to do are launched and end in less time than a search takes; or if there are
-// eight times as many others. Of lines, which have little else to do, up to so many, and as many as others.
+// So many blocks that have nothing to do are launched and end in less time than a search takes; or if there
+// are eight times as many others. Of lines, which have little else to do, up to so many, and as many as
+// others.
 constexpr int64_t kIdleBlocks = 512;
 constexpr int64_t kBusyBlocksOfIdle = 8;
 constexpr int64_t kIdleBlocksOfLines = 2048;

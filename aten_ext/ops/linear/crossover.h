@@ -227,7 +227,8 @@ constexpr int tile_of(const Layer& layer) {
   return std::max(between_octaves(layer.m, kRows).high - kSmallestTile, 0);
 }
 
-// Of 193 such layers in tiles of 64 rows four were below 0.98, the least 0.84 (58 rows, 3320 -> 10562 in bf16).
+// Of 193 such layers in tiles of 64 rows four were below 0.98, the least 0.84 (58 rows, 3320 -> 10562 in
+// bf16).
 constexpr int asked_if_uneven(const Layer& layer) {
   return has_rows_of_vectors(layer) && tile_of(layer) < kTiles - 1 ? kAskedUneven : kAskedUnevenNoRows;
 }

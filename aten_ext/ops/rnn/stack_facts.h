@@ -36,7 +36,8 @@ constexpr LargeStacks kKeptStacks[] = {
     // T=134, 50 rows, H = 568, three layers: 2,045 us, ours 2,216.
     {kLstm, kFp32, at_least(3), kAny, {540, 840}, at_least(16)},
     // Four layers and more: of 128 such stacks five were below 0.98, and the median was 1.3. T=5, 66 rows of
-    // I = H = 624, five layers of an RNN: 114 us, ours 144. T=7, 53 rows, H = 704, four of a GRU: 167 us, 197.
+    // I = H = 624, five layers of an RNN: 114 us, ours 144. T=7, 53 rows, H = 704, four of a GRU: 167 us,
+    // 197.
     {kAnyCell, kFp32 | kFp16, at_least(4), kAny, at_least(513), at_least(14)},
 };
 // The same of whole vectors alone; of 3,300 random stacks on an H200. T=14, 74 rows, H = 576, five layers of
@@ -58,7 +59,8 @@ constexpr LargeStacks kKeptStacksOfVectors[] = {
 constexpr LargeStacks kKeptStacksOfMultiplyAddsOverGpu[] = {
     {kLstm, kFp32, at_least(4), kAny, {400, 450}, at_least(9)},
     {kLstm, kFp32, at_least(5), kAny, {385, 512}, at_least(4)},
-    // T=458, three rows of I=256, H=1184, two layers: 6.7 ms, ours 7.5. Of one layer 14 such had 1.14 and more.
+    // T=458, three rows of I=256, H=1184, two layers: 6.7 ms, ours 7.5. Of one layer 14 such had 1.14 and
+    // more.
     {kGru, kFp32, kSeveral, kAny, at_least(1025), kAny},
     {kGru, kFp32, at_least(4), kAny, {513, 545}, at_least(12)},
     {kRnn, kFp32, at_least(5), at_most(6), {513, 545}, at_least(8)},

@@ -16,6 +16,7 @@ MIXED = "inputs of different layouts that upstream reads as fast"
 ONE = "one input that is not contiguous"
 CONVERTED = "large inputs that upstream converts as fast"
 FAR_APART = "short parts of rows that lie apart"
+LONG = "one input much longer than the others"
 VECTORS = "strided vectors that upstream reads as fast"
 
 
@@ -124,6 +125,17 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     (VECTORS, lambda: [meta(1024)[::2]] * 2, 0),
     ("fused", lambda: [meta(1026)[::2]] * 2, 0),
     ("fused", lambda: [meta(1024)[::2]] * 3, 0),
+    # Of 17 inputs and more, in vectors of 16 bytes, between 1,267,200 and 6,336,000 bytes if all were as long.
+    (LONG, lambda: [meta(4, 4660), *[meta(4, 944)] * 16], 1),
+    ("fused", lambda: [meta(4, 4660), *[meta(4, 944)] * 15], 1),
+    ("fused", lambda: [meta(4, 4660), *[meta(4, 948)] * 16], 1),
+    ("fused", lambda: [meta(4, 4656), *[meta(4, 940)] * 16], 1),
+    ("fused", lambda: [meta(4, 4660), meta(4, 942), *[meta(4, 944)] * 15], 1),
+    ("fused", lambda: [meta(4, 4660), *[wide(4, 944)] * 16], 1),
+    ("fused", lambda: [meta(4, 4660).half(), *[meta(4, 944)] * 16], 1),
+    (LONG, lambda: [meta(93176), *[meta(0)] * 5, *[meta(18924)] * 16], 0),
+    ("fused", lambda: [meta(93180), *[meta(18924)] * 16], 0),
+    (LONG, lambda: [meta(2, 128, 14, 14).half(), *[meta(2, 24, 14, 14).half()] * 20], 1),
     (VECTORS, lambda: [meta(50000, dtype=torch.int64)[::2]] * 12, 0),
     ("fused", lambda: [meta(50000, dtype=torch.int64)[::2]] * 13, 0),
     ("fused", lambda: [meta(49998, dtype=torch.int64)[::2]] * 12, 0),

@@ -136,6 +136,8 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(LSTM, FP32, 6, 438, 64, batch=24, layers=4), "hidden", 454, 450),
     (layer(TANH, FP32, 3, 414, 64, layers=4, **TWO), "batch", 31, 32),
     (layer(GRU, FP32, 5, 768, 64, **STACK), "batch", 32, 33),
+    (layer(LSTM, FP16, 1, 13, 512), "batch", 127, 128),
+    (layer(LSTM, FP16, 1, batch=200, inputs=64), "hidden", 33, 31),
     (layer(RELU, FP16, 5, 272, batch=2), "layers", 3, 4),
     (layer(TANH, FP32, 5, batch=2, layers=4), "hidden", 256, 264),
     (layer(RELU, FP16, hidden=272, batch=2, layers=4, steps=5), "steps", 6, 5),

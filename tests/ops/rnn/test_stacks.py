@@ -135,7 +135,7 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ),
     (
         {"hidden": 376, "batch": 180, "layers": 4, "steps": 16},
-        [{"layers": 3}, {"mode": TANH}],
+        [{"layers": 3}],
     ),
     # Of multiply-adds: a hidden size that is no multiple of four.
     (
@@ -181,6 +181,13 @@ IN_TRAINING: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     (
         {"mode": TANH, "steps": 2, "batch": 5, "hidden": 136, "layers": 2, "dtype": torch.bfloat16},
         [{"layers": 1}, {"steps": 3}, {"hidden": 128}],
+    ),
+    (
+        {
+            **{"mode": TANH, "steps": 4, "batch": 48, "hidden": 7, "layers": 2},
+            **{"dtype": torch.bfloat16, "bidirectional": True},
+        },
+        [{"batch": 47}, {"steps": 5}, {"hidden": 8}, {"layers": 1}],
     ),
     (
         {"batch": 64, "hidden": 264, "layers": 4, "dtype": torch.bfloat16},
