@@ -146,8 +146,7 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     without_vectors({kRnn, kFp32, kTwo, at_least(4), {3, 4}, {385, 512}, at_least(32)}),
     {kGru, kFp32, kOne, kSeveral, {5, 5}, {760, 780}, at_least(33)},
     // Stacks of a few steps: cuDNN has layers beside one another in most of them. Of 178 in fp32 and fp16
-    // seven
-    // were below 0.95, the least 0.79, and the median was 1.3.
+    // seven were below 0.95, the least 0.79, and the median was 1.3.
     {kAnyCell, kFp32 | kFp16, kOne, at_least(4), {2, 5}, at_least(257)},
     // T=2 B=20 I = H = 394, two layers: 34 us, ours 38. T=4 B=192 I = H = 208, three of an RNN: 37 us, 42.
     {kLstm, kFp16, kOne, kSeveral, kTwo, at_least(257)},
