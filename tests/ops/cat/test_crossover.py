@@ -127,7 +127,7 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     ("fused", lambda: [meta(1024)[::2]] * 3, 0),
     # Of 17 inputs and more, in vectors of 16 bytes, between 1,267,200 and 6,336,000 bytes if all were as long.
     (LONG, lambda: [meta(4, 4660), *[meta(4, 944)] * 16], 1),
-    ("fused", lambda: [meta(4, 4660), *[meta(4, 944)] * 15], 1),
+    ("fused", lambda: [meta(4, 4960), *[meta(4, 988)] * 15], 1),
     ("fused", lambda: [meta(4, 4660), *[meta(4, 948)] * 16], 1),
     ("fused", lambda: [meta(4, 4656), *[meta(4, 940)] * 16], 1),
     ("fused", lambda: [meta(4, 4660), meta(4, 942), *[meta(4, 944)] * 15], 1),

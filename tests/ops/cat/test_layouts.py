@@ -174,7 +174,7 @@ def mixes(draw: st.DrawFn, dtypes: Sequence[torch.dtype], mixed: bool) -> Mix:
 def test_one_element_everywhere(multiprocessors: int, dtype: torch.dtype) -> None:
     """By vectors between the ends of an input, which begin anywhere, or where there are few by elements."""
     gpu = dataclasses.replace(NO_SMALL_CALLS, multiprocessors=multiprocessors)
-    for sizes in ((400,) * 70, (1030,) * 66):
+    for sizes in ((400,) * 70, (1030,) * 66, (20_003,) * 65):  # the last: more than a block makes
         tensors = [layouts.flat(1, dtype, i).expand(n) for i, n in enumerate(sizes)]
         assert launches_of(tensors, 0, gpu) == ["gather"]
     if dtype.itemsize <= 2:
