@@ -84,7 +84,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "aten_ext/ops/rnn/cudnn_facts.h",
         "return problem.sequence.is_packed() && !problem.differentiated && is_in(kKeptPacked, problem);",
         "return problem.sequence.is_packed() && !problem.train && is_in(kKeptPacked, problem);",
-        ("tests/ops/rnn/test_rules.py::test_packed_sequences_in_training_mode_without_gradients",),
+        ("tests/ops/rnn/test_packed_rules.py::test_packed_sequences_in_training_mode_without_gradients",),
     ),
     (
         "rnn backward: parts of other blocks of a cluster are not waited for",

@@ -1,0 +1,129 @@
+"""When a packed sequence goes upstream by its sizes: both sides of each edge of the tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ops.rnn.cases import LSTM, TANH, ask_layer, meta, tf32_allowed
+
+
+def packed(sizes: list[int], hidden: int, inputs: int = 6, **changes: Any) -> str:
+    """The answer to a packed sequence with these batch sizes."""
+    dtype = changes.get("dtype", torch.float32)
+    with tf32_allowed(False):
+        return ask_layer(
+            batch=sizes[0],
+            hidden=hidden,
+            inputs=inputs,
+            input=meta(sum(sizes), inputs, dtype=dtype),
+            batch_sizes=sizes,
+            **changes,
+        )
+
+
+def test_packed_sequences_of_large_products() -> None:
+    less = "packed sequence that upstream runs in less time"
+    in_bf16: dict[str, Any] = {"mode": LSTM, "dtype": torch.bfloat16}
+    assert packed([26] * 7 + [25], 1024, **in_bf16) == ""
+    assert packed([27] * 7 + [26], 1024, **in_bf16) == less
+    assert packed([27] * 8 + [26], 1024, **in_bf16) == ""
+    assert packed([35] * 11 + [34], 1024, layers=2, **in_bf16) == ""
+    assert packed([36] * 11 + [35], 1024, layers=2, **in_bf16) == less
+    assert packed([36] * 12 + [35], 1024, layers=2, **in_bf16) == ""
+    assert packed([47] * 15 + [46], 512) == ""
+    assert packed([47] + [1] * 15, 512) == less, "mostly padding"
+    assert packed([47] + [1] * 16, 512) == ""
+    few: dict[str, Any] = {"mode": LSTM, "dtype": torch.float16}
+    assert packed([20] * 3 + [19], 200, layers=2, **few) == less
+    assert packed([20] * 3 + [19], 200, **few) == ""
+    assert packed([20] * 4 + [19], 200, layers=2, **few) == ""
+    assert packed([20] * 3 + [19], 200, layers=3, **in_bf16) == less
+    assert packed([20] * 3 + [19], 200, layers=2, **in_bf16) == ""
+    wide: dict[str, Any] = {"inputs": 1280, "dtype": torch.bfloat16}  # 3 * 512 * (1280 + 512) weights
+    assert packed([181] * 2 + [180], 512, **wide) == ""
+    assert packed([182] * 2 + [181], 512, **wide) == less
+    trained = "layer that upstream trains in less time"
+    in_training: dict[str, Any] = {"train": True, "dtype": torch.bfloat16}
+    assert packed([70] * 10 + [69], 512, **in_training) == ""
+    assert packed([70] * 9 + [69], 512, **in_training) == trained, "ten steps"
+    assert packed([69] * 8 + [68, 1, 1], 512, **in_training) == ""
+    assert packed([70] * 2 + [1] * 14, 512, **in_training) == trained, "mostly padding"
+    assert packed([70] * 2 + [1] * 15, 512, **in_training) == ""
+    assert packed([2] * 4, 64, **in_training) == trained, "four steps, as long as one another"
+    assert packed([2] * 5, 64, **in_training) == ""
+
+
+def test_packed_sequences_of_one_row_longer_than_the_others() -> None:
+    """Too few steps for a piece of them, and many rows that do not exist."""
+    less = "packed sequence that upstream runs in less time"
+    trained = "layer that upstream trains in less time"
+    half: dict[str, Any] = {"dtype": torch.float16}
+    assert packed([200] + [1] * 5, 233, **half) == less
+    assert packed([160] + [1] * 5, 233, **half) == "", "fewer than 1,000 rows"
+    assert packed([200] + [1] * 8, 233, **half) == "", "nine steps"
+    assert packed([200, 100] + [1] * 4, 233, **half) == "", "less padding"
+    lstm: dict[str, Any] = {"mode": LSTM, "train": True, "layers": 2, "dtype": torch.float16}
+    assert packed([42] + [8] * 20, 605, **lstm) == trained  # 4 * 605 * (605 + 605) weights
+    assert packed([41] + [6] * 15, 605, **lstm) == trained, "16 steps, by another line"
+    assert packed([40] + [7] * 20, 605, **lstm) == packed([42] + [8] * 24, 605, **lstm) == ""
+    assert packed([42] + [11] * 20, 605, **lstm) == "", "less padding"
+    rnn: dict[str, Any] = {"mode": TANH, "train": True}
+    assert packed([100] + [1] * 10, 133, **rnn) == trained
+    assert packed([90] + [1] * 10, 133, **rnn) == ""
+    assert packed([100] + [1] * 12, 133, **rnn) == ""
+
+
+def test_packed_stacks_of_few_steps_in_fp32() -> None:
+    """Upstream runs layers beside one another, and a step of one row as products with a vector."""
+    less = "packed sequence that upstream runs in less time"
+    stack: dict[str, Any] = {"layers": 2}
+    # 3 * 250 * (250 + 250) weights
+    assert packed([48] * 3 + [47] * 5, 250, **stack) == less
+    assert packed([47] * 3 + [46] * 5, 250, **stack) == ""
+    assert packed([48] * 3 + [47] * 6, 250, **stack) == "", "nine steps"
+    assert packed([48] * 3 + [47] * 5, 250, inputs=250) == "", "one layer"
+    assert packed([24] * 3 + [23] * 5, 250, bidirectional=True, inputs=250) == ""
+    assert packed([144] * 3 + [143] * 5, 250, mode=TANH, **stack) == less
+    assert packed([143] * 3 + [142] * 5, 250, mode=TANH, **stack) == ""
+    # One long row, and others of a third of its steps at most.
+    assert packed([9, 9] + [1] * 4, 136, **stack) == packed([9, 3] + [1] * 4, 129, **stack) == ""
+    assert packed([9, 3] + [1] * 4, 136, **stack) == less
+    assert packed([9, 3] + [1] * 5, 136, **stack) == ""
+    rnn: dict[str, Any] = {"mode": TANH, "inputs": 80}
+    assert packed([64] * 5 + [63], 256, **rnn) == less
+    assert packed([64] * 5 + [63], 255, **rnn) == packed([63] * 5 + [62], 256, **rnn) == ""
+    assert packed([64] * 6 + [63], 256, **rnn) == ""
+
+
+def test_packed_sequences_that_random_calls_added() -> None:
+    less = "packed sequence that upstream runs in less time"
+    trained = "layer that upstream trains in less time"
+    gru: dict[str, Any] = {"dtype": torch.bfloat16, "layers": 2}  # 3 * 268 * (268 + 268) weights
+    assert packed([117] + [1] * 3, 268, **gru) == less
+    assert packed([116] + [1] * 3, 268, **gru) == packed([117] + [1] * 4, 268, **gru) == ""
+    assert packed([117] + [1] * 3, 268, **gru | {"layers": 1}) == ""
+    wide: dict[str, Any] = {"inputs": 1280, "dtype": torch.bfloat16}  # 3 * 512 * (1280 + 512) weights
+    assert packed([218] * 15 + [217], 512, **wide) == less
+    assert packed([217] * 15 + [216], 512, **wide) == packed([218] * 16 + [217], 512, **wide) == ""
+    lstm: dict[str, Any] = {"mode": LSTM, "dtype": torch.float16, "layers": 2}
+    assert packed([8] * 5 + [7], 264, **lstm) == less
+    assert packed([8] * 6 + [7], 264, **lstm) == packed([8] * 5 + [7], 256, **lstm) == ""
+    assert packed([8] * 5 + [7], 264, **lstm | {"layers": 1}) == ""
+    rnn: dict[str, Any] = {"mode": TANH, "dtype": torch.float16, "train": True, "inputs": 1150}
+    assert packed([16] * 2 + [1] * 9, 1150, **rnn) == trained
+    assert packed([15] * 2 + [1] * 9, 1150, **rnn) == packed([16] * 2 + [1] * 11, 1150, **rnn) == ""
+    assert packed([20] * 2 + [1] * 9, 1024, **rnn) == ""
+    small: dict[str, Any] = {"dtype": torch.bfloat16, "train": True, "layers": 3}
+    assert packed([48] * 2 + [1] * 14, 3, **small) == trained
+    assert packed([47] * 2 + [1] * 14, 3, **small) == packed([48] * 2 + [1] * 15, 3, **small) == ""
+    assert packed([48] * 2 + [1] * 14, 4, **small) == ""
+    assert packed([48] * 2 + [1] * 14, 3, **small | {"layers": 2}) == ""
+
+
+def test_packed_sequences_in_training_mode_without_gradients() -> None:
+    """They take the rules of a forward alone: a frozen layer may well be in that mode."""
+    less = "packed sequence that upstream runs in less time"
+    assert packed([47] + [1] * 15, 512, train=True) == less
+    assert packed([47] + [1] * 16, 512, train=True) == ""
