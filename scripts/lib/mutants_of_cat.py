@@ -424,19 +424,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             (f"{_CHOICE}::test_rows_of_a_few_inputs_by_their_words",),
         )
         for whatever, old, new in (
-            ("many inputs", "p.rows > 1 && !many && word", "p.rows > 1 && word"),
-            (
-                "one long input",
-                "by.most) &&\n        all_longest <= kIdleList",
-                "by.most) &&\n        all_longest <= 2 * kIdleList",
-            ),
-            ("few words", "!up_to(words, by.least) && up_to(words, by.most)", "up_to(words, by.most)"),
-            (
-                "any number of words",
-                "!up_to(words, by.least) && up_to(words, by.most)",
-                "!up_to(words, by.least)",
-            ),
-            ("no length", "p.rows > 1 && !many && word == by.word", "false"),
+            ("many inputs", "p.rows > 1 && !many &&", "p.rows > 1 &&"),
+            ("one long input", "!many && all_longest <= kIdleList", "!many && all_longest <= 2 * kIdleList"),
+            ("few words", "word == by.word && !up_to(words, by.least) &&", "word == by.word &&"),
+            ("any number of words", "&& up_to(words, by.most)) {", ") {"),
+            ("no length", "        return by.words;", "        return 0;"),
         )
     ),
     (
@@ -518,9 +510,9 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         )
         for whatever, old, new in (
             ("of few", "|| found.count < kOneLongInput.inputs", ""),
-            ("as long as others", "if_all_were < kOneLongInput.times * found.size_at_dim || ", ""),
-            ("of few bytes", "bytes < kOneLongInput.bytes[0] ||", ""),
-            ("of any bytes", "      bytes > kOneLongInput.bytes[1]) {", "      false) {"),
+            ("as long as others", "if (if_all_were < kOneLongInput.times * found.size_at_dim)", "if (false)"),
+            ("of few bytes", "bytes < kOneLongInput.vectors[0] * vector_of_each ||", ""),
+            ("of any bytes", " bytes > kOneLongInput.vectors[1] * vector_of_each)", " false)"),
             ("of no vectors", "* step % kVectorBytes == 0;", "* step % kVectorBytes >= 0;"),
         )
     ),

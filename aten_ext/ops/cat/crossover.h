@@ -80,15 +80,15 @@ constexpr StridedVectors kStridedVectors[] = {{{2, 2}, {1, kAnyElement}, {0, 102
                                               {{2, 12}, {8, kAnyElement}, {300000, 1500000}}};
 
 // Contiguous inputs in whole vectors of 16 bytes, of which one is so many times as long as the mean: from so
-// many on, and of so many bytes in all if all were as long. Ours goes input by input there, and no way that
-// was timed is faster than upstream's: of 28 such calls the mean was 1.01, and nine were below 0.97 (two rows
-// of 20 inputs of 9 KB and one of 50 in fp16: 1.70 us, ours 1.94).
+// many on, and of so many vectors for each multiprocessor if all were as long. Ours goes input by input
+// there, and no way that was timed is faster than upstream's: of 28 such calls the mean was 1.01, and nine
+// were below 0.97 (two rows of 20 inputs of 9 KB and one of 50 in fp16: 1.70 us, ours 1.94).
 struct OneLongInput {
   int64_t inputs;
   int64_t times;
-  int64_t bytes[2];
+  int64_t vectors[2];
 };
-constexpr OneLongInput kOneLongInput{17, 4, {1267200, 6336000}};
+constexpr OneLongInput kOneLongInput{17, 4, {600, 3000}};
 constexpr int64_t kVectorBytes = 16;
 
 // Along which it is expanded, or its memory does not run from the last dimension to the first.
@@ -211,9 +211,13 @@ inline bool has_one_long_input(const at::ITensorListRef& tensors, const CatInput
   }
   const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
   const int64_t if_all_were = found.largest_at_dim * found.count;
+  if (if_all_were < kOneLongInput.times * found.size_at_dim) {
+    return false;
+  }
   const int64_t bytes = found.numel() / found.size_at_dim * if_all_were * size;
-  if (if_all_were < kOneLongInput.times * found.size_at_dim || bytes < kOneLongInput.bytes[0] ||
-      bytes > kOneLongInput.bytes[1]) {
+  const int64_t vector_of_each = gpu_of(found.valid->device()).multiprocessors * kVectorBytes;
+  if (bytes < kOneLongInput.vectors[0] * vector_of_each ||
+      bytes > kOneLongInput.vectors[1] * vector_of_each) {
     return false;
   }
   const int64_t step = found.stride_at_dim() * size;

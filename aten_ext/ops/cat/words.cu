@@ -252,10 +252,11 @@ int words_by_inputs(const CatRunsParams& p, int word) {
       all_longest <= kIdleList * words) {
     return with_word(word, [](auto bytes) { return kCatWordsOfList<bytes>; });
   }
-  for (const RowsByInputs& by : kRowsByInputs) {
-    if (p.rows > 1 && !many && word == by.word && !up_to(words, by.least) && up_to(words, by.most) &&
-        all_longest <= kIdleList * words) {
-      return by.words;
+  if (p.rows > 1 && !many && all_longest <= kIdleList * words) {
+    for (const RowsByInputs& by : kRowsByInputs) {
+      if (word == by.word && !up_to(words, by.least) && up_to(words, by.most)) {
+        return by.words;
+      }
     }
   }
   return many && up_to(all_longest, most.two) && are_few_words(p, word) ? 2 : 0;

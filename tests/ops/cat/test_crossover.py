@@ -125,7 +125,7 @@ CASES: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
     (VECTORS, lambda: [meta(1024)[::2]] * 2, 0),
     ("fused", lambda: [meta(1026)[::2]] * 2, 0),
     ("fused", lambda: [meta(1024)[::2]] * 3, 0),
-    # Of 17 inputs and more, in vectors of 16 bytes, 1,267,200 to 6,336,000 bytes if all were as long.
+    # Of 17 inputs and more, in vectors of 16 bytes, 600 to 3,000 a multiprocessor if all were as long.
     (LONG, lambda: [meta(4, 4660), *[meta(4, 944)] * 16], 1),
     ("fused", lambda: [meta(4, 4960), *[meta(4, 988)] * 15], 1),
     ("fused", lambda: [meta(4, 4660), *[meta(4, 948)] * 16], 1),
