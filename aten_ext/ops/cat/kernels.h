@@ -121,6 +121,10 @@ cudaError_t launch_cat_words(const CatRunsParams& params, LaunchSequence& sequen
 // bytes, or kCatWordsOfList.
 cudaError_t launch_cat_by_inputs(const CatRunsParams& params, int word, int words_of_thread,
                                  LaunchSequence& sequence);
+// The same where inputs are of unlike lengths: one word, or four of larger ones than bytes. Of more inputs or
+// words than a launch takes cudaErrorNotSupported, and nothing was launched.
+cudaError_t launch_cat_by_uneven_inputs(const CatRunsParams& params, int word, int words_of_thread,
+                                        LaunchSequence& sequence);
 // Inputs of the dtypes that Dtype names, converted.
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence);
 // Inputs that share a dimension `tile_dim`.

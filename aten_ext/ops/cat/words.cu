@@ -46,6 +46,12 @@ struct ListByInputs {
 constexpr ListByInputs kListByInputs[] = {
     {768, 4096, 4096}, {768, 8192, 8192}, {1536, 8192, 8192}, {1024, 4096, 4096}, {512, 4096, 1536}};
 constexpr int64_t kIdleList = 2;
+// Of more than eight inputs, results of so many words for each multiprocessor where the inputs are of unlike
+// lengths, a word a thread or four: most threads would be idle, or each would look up whose its word is.
+struct UnevenInputs {
+  int64_t one, four;
+};
+constexpr UnevenInputs kUnevenInputs[] = {{256, 0}, {512, 4096}, {512, 4096}, {512, 2048}, {512, 4096}};
 // And up to eight inputs of any number of rows: words of so many bytes, for each multiprocessor, and how many
 // of them a thread makes.
 struct RowsByInputs {
@@ -113,6 +119,11 @@ constexpr int64_t kShortRunInEights = 256;  // up to here columns of single smal
 constexpr int64_t kLongWords = 640;         // from here runs of 4-byte words are made in a line,
 constexpr int64_t kLongWordsOfMany = 2560;  // or from here, where each look-up is of more than 8 inputs
 constexpr int64_t kLongRun = 2048;          // from here those of small words are, if they are many
+// From here those of 8 bytes are, or from here, if they are so many times the words that the GPU has threads
+// for.
+constexpr int64_t kLongLargeWords = 2048;
+constexpr int64_t kLongLargeWordsOfMany = 4096;
+constexpr int64_t kWavesOfLargeWords = 4;
 // And from here runs.cu makes those of small words that no pack fits.
 template <int word>
 constexpr int64_t kLongRunOf = word == 2 ? 8192 : 2048;
@@ -232,21 +243,51 @@ bool are_single(const CatRunsParams& p, int word, RowsApart apart) {
   return (are_few_words(p, word) || apart == RowsApart::One) && in_line(p, word);
 }
 
+// The logarithm of a word's bytes.
+constexpr int index_of(int word) {
+  return word == 1 ? 0 : word == 2 ? 1 : word == 4 ? 2 : word == 8 ? 3 : 4;
+}
+
+const ByInputs& by_inputs_of(const CatRunsParams& p, int word) {
+  return are_few(p) ? kFewByInputs : kManyByInputs[index_of(word)];
+}
+
+// The words of all inputs, if they were as long as the longest.
+int64_t words_of_longest(const CatRunsParams& p, int word) {
+  return p.count * p.rows * longest_run(p) * p.element_size / word;
+}
+
+// How many words a thread makes of inputs of unlike lengths, each of which has as many blocks as it needs; 0:
+// not in this way.
+int words_of_uneven_inputs(const CatRunsParams& p, int word) {
+  if (p.count <= EightRuns::kCapacity || has_rows_apart(p)) {
+    return 0;
+  }
+  const auto up_to = [&p](int64_t count, int64_t most) { return count <= most * p.gpu.multiprocessors; };
+  const int64_t words = bytes_of(p) / word;
+  const int64_t all_longest = words_of_longest(p, word);
+  const bool alike = all_longest <= kIdleList * words;
+  const UnevenInputs& most = kUnevenInputs[index_of(word)];
+  if (up_to(words, most.one)) {
+    return alike && up_to(all_longest, by_inputs_of(p, word).one) ? 0 : 1;
+  }
+  return !alike && up_to(words, most.four) ? 4 : 0;
+}
+
 // How many words a thread makes input by input; 0: not in this way.
 int words_by_inputs(const CatRunsParams& p, int word) {
   if (p.count < 2 || has_rows_apart(p)) {
     return 0;
   }
-  const int of_word = word == 1 ? 0 : word == 2 ? 1 : word == 4 ? 2 : word == 8 ? 3 : 4;
   const int64_t words = bytes_of(p) / word;
-  const int64_t all_longest = p.count * p.rows * longest_run(p) * p.element_size / word;
+  const int64_t all_longest = words_of_longest(p, word);
   const auto up_to = [&p](int64_t count, int64_t most) { return count <= most * p.gpu.multiprocessors; };
-  const ByInputs& most = are_few(p) ? kFewByInputs : kManyByInputs[of_word];
+  const ByInputs& most = by_inputs_of(p, word);
   const bool many = p.count > EightRuns::kCapacity;
   if (many && up_to(all_longest, most.one)) {
     return 1;
   }
-  const ListByInputs& list = kListByInputs[of_word];
+  const ListByInputs& list = kListByInputs[index_of(word)];
   const int64_t most_of_list = many ? list.most_of_many : list.most;
   if (p.rows == 1 && !up_to(words, list.least) && up_to(words, most_of_list) &&
       all_longest <= kIdleList * words) {
@@ -304,6 +345,12 @@ cudaError_t launch_words_of_four(const CatRunsParams& p, LaunchSequence& sequenc
           : average_run(p) >= kLongWordsOfMany && bytes_of(p) / 4 > kWavesOfColumns * held_threads(p);
   return (narrow || line) && in_line(p, 16) ? launch<Line<4, 4, false>>(p, sequence)
                                             : launch<Columns<4, 1, 4>>(p, sequence);
+}
+
+// Whether rows of words of 8 bytes are made in a line, sixteen bytes a thread.
+bool are_long_large_words(const CatRunsParams& p) {
+  const int64_t least = p.count <= EightRuns::kCapacity ? kLongLargeWords : kLongLargeWordsOfMany;
+  return average_run(p) >= least && bytes_of(p) / 8 > kWavesOfLargeWords * held_threads(p) && in_line(p, 16);
 }
 
 // Fours of words of 1 or 2 bytes.
@@ -383,6 +430,12 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
     return word != 0 && are_in_launches(p) ? launch_in_launches(p, word, sequence) : cudaErrorNotSupported;
   }
   if (word != 0) {
+    if (const int count = words_of_uneven_inputs(p, word); count > 0) {
+      const cudaError_t error = launch_cat_by_uneven_inputs(p, word, count, sequence);
+      if (error != cudaErrorNotSupported) {
+        return error;
+      }
+    }
     if (const int count = words_by_inputs(p, word); count > 0) {
       return launch_cat_by_inputs(p, word, count, sequence);
     }
@@ -409,7 +462,8 @@ cudaError_t launch_cat_words(const CatRunsParams& p, LaunchSequence& sequence) {
                  : launch<Columns<16, 1, 2>>(p, sequence);
     case 8:
       if (!one_row) {
-        return launch<Columns<8, 1, 2>>(p, sequence);
+        return are_long_large_words(p) ? launch<Line<4, 4, false>>(p, sequence)
+                                       : launch<Columns<8, 1, 2>>(p, sequence);
       }
       [[fallthrough]];
     case 4:

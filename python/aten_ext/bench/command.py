@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,6 +199,7 @@ def _measure(cases: Sequence[Case], settings: Settings) -> tuple[Ceilings | None
         # What is measured in a process of its own costs nanoseconds: there is no ceiling to compare it with.
         any_here = any(case.measure is None for case in cases)
         ceilings = ceiling.measure(settings.device) if any_here else None
+        gc.freeze()  # each capture of a graph collects, which would take longer than a case of the short list
         results = []
         for case in cases:
             bar.update(task, description=f"{case.op}: {case.label}", refresh=True)

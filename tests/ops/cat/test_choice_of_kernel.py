@@ -52,35 +52,82 @@ def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
     assert launches_of([layouts.flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [kernel] * launches
     assert launches_of([layouts.flat(6, dtype, i).view(2, 3) for i in range(count)], 1) == [kernel] * launches
     ragged = [layouts.flat(1 + i % 24, dtype, i, i % 2) for i in range(count)]
+    most_would_be_idle = 24 * count > 2 * sum(len(t) for t in ragged)
+    kernel = "uneven" if most_would_be_idle and 24 <= count <= 128 else kernel
     assert launches_of(ragged, 0) == [kernel] * launches
 
 
-# Runs of 4-byte elements: how many inputs, elements of each and of the longest, and the words for each
-# multiprocessor that are made input by input.
+# Runs of 4-byte elements: how many inputs, elements of each and of the longest, the words for each
+# multiprocessor that are made input by input, and how more are made.
 @pytest.mark.parametrize(
-    ("count", "size", "longest", "word", "most"),
+    ("count", "size", "longest", "word", "most", "beyond"),
     [
-        (12, 3, 3, 4, 512),  # few inputs, which are looked up at once
-        (12, 4, 12, 16, 512),
-        (20, 3, 3, 4, 1024),  # more words are not few
-        (20, 3, 9, 4, 1536),
-        (20, 2, 8, 8, 2048),
-        (20, 4, 20, 16, 3000),
+        (12, 3, 3, 4, 512, "words"),  # few inputs, which are looked up at once
+        (12, 8, 12, 16, 512, "uneven"),
+        (20, 3, 3, 4, 1024, "words"),  # more words are not few
+        (20, 5, 9, 4, 1536, "words"),
+        (20, 6, 10, 8, 2048, "words"),
+        (20, 12, 20, 16, 3000, "words"),
     ],
 )
-def test_many_inputs_by_their_words(count: int, size: int, longest: int, word: int, most: int) -> None:
+def test_many_inputs_by_their_words(
+    count: int, size: int, longest: int, word: int, most: int, beyond: str
+) -> None:
     """As many as all would be if they were as long as the longest."""
     words = count * longest * 4 // word
     multiprocessors = 6
     rows = most * multiprocessors // words
     assert rows * words * 1.02 > most * multiprocessors, "close to the bound"
     gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=multiprocessors)
-    for more, kernel in ((0, "inputs"), (1, "words")):
+    for more, kernel in ((0, "inputs"), (1, beyond)):
         sizes = [longest] + [size] * (count - 1)
         tensors = [layouts.plain((rows + more, n), torch.int32, i) for i, n in enumerate(sizes)]
         assert launches_of(tensors, 1, gpu) == [kernel]
     tensors = [layouts.plain((rows + 1, size), torch.int32, i) for i in range(count)]
     assert size == longest or launches_of(tensors, 1, gpu) == ["inputs"]
+
+
+def unlike(words: int, rows: int, dtype: torch.dtype, count: int = 9) -> list[torch.Tensor]:
+    """``rows`` of so many words: of one in all inputs but the last."""
+    sizes = [1] * (count - 1) + [words // rows - count + 1]
+    return [layouts.plain((rows, n), dtype, i) for i, n in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("dtype", "most"), zip(DTYPES, [256, 4096, 4096, 2048, 4096], strict=True), ids=str)
+def test_inputs_of_unlike_lengths(dtype: torch.dtype, most: int, rows: int) -> None:
+    """Each has as many blocks as it needs, in results of so many words for each multiprocessor."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=1)
+    assert launches_of(unlike(most, rows, dtype), 1, gpu) == ["uneven"]
+    assert launches_of(unlike(most + rows, rows, dtype), 1, gpu) == ["words"]
+    assert launches_of(unlike(most, rows, dtype, count=8), 1, gpu) == ["words"]
+    if most > 256:
+        assert launches_of(unlike(most, rows, dtype, count=128), 1, gpu) == ["uneven"]
+        assert launches_of(unlike(most, rows, dtype, count=129), 1, gpu) == ["words"], "more than one takes"
+    alike = [layouts.plain((rows, most // rows // 16 - (i % 2)), dtype, i) for i in range(16)]
+    assert "uneven" not in launches_of(alike, 1, gpu)
+
+
+def test_a_thread_makes_four_words_of_inputs_of_unlike_lengths() -> None:
+    """Where there are more than 512 for each multiprocessor: 146 of them and eight inputs need 592 blocks."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=146)
+    for words, arguments in ((512 * 146, "<4096"), (512 * 146 + 1, "<1024")):
+        tensors = unlike(words, 1, torch.int16)
+        with pretended(gpu, torch.ops.aten_ext_on_host_cat.set_gpu):
+            torch.ops.aten_ext_on_host_cat.launched()
+            ours = torch.ops.aten_ext_on_host.cat(tensors, 1)
+        (name,) = torch.ops.aten_ext_on_host_cat.launched()
+        assert "UnevenArguments" + arguments in name
+        assert_same(ours, torch.cat(tensors, 1))
+
+
+def test_long_runs_of_words_of_8_bytes() -> None:
+    """Made in a line, sixteen bytes a thread: from 2 KB on, or of many inputs from 4."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=1)
+    for count, run in ((3, 256), (9, 512)):
+        for size in (run - 1, run, run + 1):
+            tensors = [layouts.plain((40, size), torch.int64, i) for i in range(count)]
+            assert launches_of(tensors, 1, gpu) == ["words"]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])

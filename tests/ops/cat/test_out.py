@@ -13,6 +13,8 @@ import aten_ext
 from ops.cat.reference import assert_ran, assert_same, bits, ones, outcome, upstream
 from strategies import Concatenation, concatenations, fixture_is_fine
 
+STRIDED_VECTORS = "strided vectors that upstream reads as fast"
+
 
 @fixture_is_fine
 @given(
@@ -54,7 +56,7 @@ def test_out(device: str, call: Concatenation, kind: str) -> None:
     counts = aten_ext.counts(device.upper())["cat.out"]
     assert counts.ran == (explained.route == "fused")
     if device == "cuda" and kind in ("fits", "transposed") and expected.numel():
-        assert counts.ran == 1
+        assert counts.ran == 1 or explained.reason == STRIDED_VECTORS
     assert result is ours
     assert_same(ours, theirs)
 

@@ -127,3 +127,40 @@ def test_packed_sequences_in_training_mode_without_gradients() -> None:
     less = "packed sequence that upstream runs in less time"
     assert packed([47] + [1] * 15, 512, train=True) == less
     assert packed([47] + [1] * 16, 512, train=True) == ""
+
+
+def stack(rows: int, hidden: int, **changes: Any) -> str:
+    """The answer to a packed stack of 17 steps, whose last has a row less."""
+    return packed([rows] * 16 + [rows - 1], hidden, **changes)
+
+
+def test_packed_stacks_on_tensor_cores() -> None:
+    """Upstream runs layers beside one another; the more rows a group has, the longer is a step of ours."""
+    less = "large layer that upstream runs in less time"
+    half: dict[str, Any] = {"mode": LSTM, "dtype": torch.float16}
+    # Two groups all over the GPU: 768 units are in 48 blocks.
+    assert stack(57, 768, layers=2, **half) == stack(39, 768, layers=3, **half) == less
+    assert stack(56, 768, layers=2, **half) == stack(38, 768, layers=3, **half) == ""
+    assert stack(57, 768, **half) == stack(32, 768, layers=3, bidirectional=True, **half) == ""
+    assert stack(39, 768, layers=3, train=True, **half) == less, "without gradients"
+    # Seven clusters of 16.
+    assert stack(155, 512, layers=2, **half) == stack(134, 512, layers=3, **half) == less
+    assert stack(154, 512, layers=2, **half) == stack(133, 512, layers=3, **half) == ""
+    rnn: dict[str, Any] = {"mode": TANH, "dtype": torch.float16}
+    assert stack(120, 640, layers=4, **rnn) == less
+    assert stack(119, 640, layers=4, **rnn) == stack(120, 640, layers=3, **rnn) == ""
+    gru: dict[str, Any] = {"dtype": torch.bfloat16}
+    assert stack(120, 600, layers=2, **gru) == less
+    assert stack(119, 600, layers=2, **gru) == ""
+    # And 15 of eight.
+    assert stack(226, 512, layers=3, **gru) == less
+    assert stack(225, 512, layers=3, **gru) == stack(226, 512, layers=2, **gru) == ""
+
+
+def test_packed_stacks_of_multiply_adds() -> None:
+    less = "large layer that upstream runs in less time"
+    tanh: dict[str, Any] = {"mode": TANH}
+    assert stack(78, 320, layers=3, **tanh) == stack(50, 320, layers=4, **tanh) == less
+    assert stack(77, 320, layers=3, **tanh) == stack(49, 320, layers=4, **tanh) == ""
+    assert stack(23, 505, layers=4, mode=LSTM) == less
+    assert stack(22, 505, layers=4, mode=LSTM) == stack(23, 505, layers=3, mode=LSTM) == ""

@@ -202,7 +202,7 @@ bool saves_coefficients(const RnnPlan& forward, const Gpu& gpu) {
 
 const char* decline_training(const RnnPlan& forward, const Gpu& gpu) {
   const RnnProblem& problem = forward.problem;
-  if ((is_kept_in_training(problem, forward.saves) || is_stack_over_gpu_in(kKeptStacksInTraining, forward)) &&
+  if ((is_kept_in_training(problem, forward.saves) || is_kept_stack_in_training(forward)) &&
       !is_launch_bound(problem, gpu)) {
     return "layer that upstream trains in less time";
   }
