@@ -123,3 +123,23 @@ def test_rows_of_a_few_inputs(columns: tuple[int, ...], dtype: torch.dtype) -> N
 def test_elements_that_share_no_sector() -> None:
     flat = [random_bits(40_000 * 45, torch.uint8, i).view(40_000, 45) for i in range(5)]
     assert compare([t.cuda()[:, 6:7] for t in flat], 0, "cuda") == ""
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64, torch.complex128], ids=str
+)
+@pytest.mark.parametrize("count", [9, 24, 25, 128, 129])
+def test_rows_of_inputs_of_unlike_lengths(count: int, dtype: torch.dtype) -> None:
+    """One input has nearly all: as many blocks as each needs, one word a thread and four."""
+    for rows, words in ((1, 3000), (4, 60_000), (37, 60_000), (3, 120_000), (500, 400_000)):
+        sizes = [1 + i % 3 for i in range(count)]
+        sizes[count // 2] = max(5, words // rows - sum(sizes))
+        tensors = [random_bits(rows * n, dtype, n + i).view(rows, n).cuda() for i, n in enumerate(sizes)]
+        assert compare(tensors, 1, "cuda") == ""
+
+
+@pytest.mark.parametrize(("rows", "size", "count"), [(40, 40_001, 3), (7, 300_001, 2), (400, 513, 9)])
+def test_long_rows_of_words_of_8_bytes(rows: int, size: int, count: int) -> None:
+    """Sixteen bytes a thread, of two rows or inputs at their ends."""
+    tensors = [random_bits(rows * size, torch.int64, i).view(rows, size).cuda() for i in range(count)]
+    assert compare(tensors, 1, "cuda") == ""
