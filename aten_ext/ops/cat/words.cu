@@ -52,6 +52,11 @@ struct UnevenInputs {
   int64_t one, four;
 };
 constexpr UnevenInputs kUnevenInputs[] = {{256, 0}, {512, 4096}, {512, 4096}, {512, 2048}, {512, 4096}};
+// Of four to eight inputs a thread makes a word in one of these ways up to so many words, and always by the
+// table of blocks up to so few.
+constexpr int64_t kFewestByInputs = 4;
+constexpr int64_t kWordsOfFewInputsPerSM = 256;
+constexpr int64_t kTinyPerSM = 4;
 // And up to eight inputs of any number of rows: words of so many bytes, for each multiprocessor, and how many
 // of them a thread makes.
 struct RowsByInputs {
@@ -260,13 +265,16 @@ int64_t words_of_longest(const CatRunsParams& p, int word) {
 // How many words a thread makes of inputs of unlike lengths, each of which has as many blocks as it needs; 0:
 // not in this way.
 int words_of_uneven_inputs(const CatRunsParams& p, int word) {
-  if (p.count <= EightRuns::kCapacity || has_rows_apart(p)) {
+  if (p.count < kFewestByInputs || has_rows_apart(p)) {
     return 0;
   }
   const auto up_to = [&p](int64_t count, int64_t most) { return count <= most * p.gpu.multiprocessors; };
   const int64_t words = bytes_of(p) / word;
   const int64_t all_longest = words_of_longest(p, word);
   const bool alike = all_longest <= kIdleList * words;
+  if (p.count <= EightRuns::kCapacity) {
+    return up_to(words, alike ? kTinyPerSM : kWordsOfFewInputsPerSM) ? 1 : 0;
+  }
   const UnevenInputs& most = kUnevenInputs[index_of(word)];
   if (up_to(words, most.one)) {
     return alike && up_to(all_longest, by_inputs_of(p, word).one) ? 0 : 1;
@@ -284,7 +292,8 @@ int words_by_inputs(const CatRunsParams& p, int word) {
   const auto up_to = [&p](int64_t count, int64_t most) { return count <= most * p.gpu.multiprocessors; };
   const ByInputs& most = by_inputs_of(p, word);
   const bool many = p.count > EightRuns::kCapacity;
-  if (many && up_to(all_longest, most.one)) {
+  if (many ? up_to(all_longest, most.one)
+           : p.count >= kFewestByInputs && up_to(words, kWordsOfFewInputsPerSM)) {
     return 1;
   }
   const ListByInputs& list = kListByInputs[index_of(word)];

@@ -42,11 +42,11 @@ def test_one_array_is_copied_as_memory(dtype: torch.dtype, offset: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("count", [8, 9, 60, 61, 252, 253, 1000, 2056])
+@pytest.mark.parametrize("count", [3, 4, 9, 60, 61, 252, 253, 1000, 2056])
 def test_many_tiny_inputs(dtype: torch.dtype, count: int) -> None:
-    """Input by input, in one launch; few inputs are made by words."""
+    """Input by input, in one launch, four of any length; fewer are made by words."""
     most = 128 // dtype.itemsize
-    kernel = "words" if count == 8 else "inputs"
+    kernel = {3: "words", 4: "uneven"}.get(count, "inputs")
     launches = 1 if count <= 2040 else 2
     assert launches_of([layouts.flat(most, dtype, i) for i in range(count)], 0) == [kernel] * launches
     assert launches_of([layouts.flat(1, dtype, i).view(1, 1) for i in range(count)], 1) == [kernel] * launches
@@ -100,12 +100,27 @@ def test_inputs_of_unlike_lengths(dtype: torch.dtype, most: int, rows: int) -> N
     gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=1)
     assert launches_of(unlike(most, rows, dtype), 1, gpu) == ["uneven"]
     assert launches_of(unlike(most + rows, rows, dtype), 1, gpu) == ["words"]
-    assert launches_of(unlike(most, rows, dtype, count=8), 1, gpu) == ["words"]
+    assert launches_of(unlike(most, rows, dtype, count=3), 1, gpu) == ["words"]
     if most > 256:
         assert launches_of(unlike(most, rows, dtype, count=128), 1, gpu) == ["uneven"]
         assert launches_of(unlike(most, rows, dtype, count=129), 1, gpu) == ["words"], "more than one takes"
     alike = [layouts.plain((rows, most // rows // 16 - (i % 2)), dtype, i) for i in range(16)]
     assert "uneven" not in launches_of(alike, 1, gpu)
+
+
+def test_words_of_a_few_inputs() -> None:
+    """Four to eight inputs, up to 256 for each multiprocessor; fewer than 4 by a table of blocks."""
+    gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=16)
+
+    def alike(words: int, count: int) -> list[str]:
+        return launches_of([layouts.flat(words // count, torch.int16, i) for i in range(count)], 0, gpu)
+
+    for count in (4, 8):
+        assert alike(64, count) == ["uneven"] and alike(64 + count, count) == ["inputs"]
+        assert alike(4096, count) == ["inputs"] and alike(4096 + count, count) == ["words"]
+        assert launches_of(unlike(4096, 2, torch.int16, count), 1, gpu) == ["uneven"]
+        assert launches_of(unlike(4098, 2, torch.int16, count), 1, gpu) == ["words"]
+    assert alike(63, 3) == alike(3000, 3) == ["words"]
 
 
 def test_a_thread_makes_four_words_of_inputs_of_unlike_lengths() -> None:

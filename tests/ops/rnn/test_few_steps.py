@@ -133,7 +133,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(RELU, FP16, 1, 1168, 131, **TWO), "batch", 7, 8),
     (layer(RELU, FP16, 3, batch=2), "hidden", 1400, 1402),
     (layer(LSTM, FP32, 6, 440, 440, layers=4), "batch", 8, 9),
-    (layer(LSTM, FP32, 6, 438, 64, batch=24, layers=4), "hidden", 454, 450),
+    (layer(LSTM, FP32, 6, 438, 64, batch=24, layers=4), "hidden", 513, 450),
     (layer(TANH, FP32, 3, 414, 64, layers=4, **TWO), "batch", 31, 32),
     (layer(GRU, FP32, 5, 768, 64, **STACK), "batch", 32, 33),
     (layer(LSTM, FP16, 1, 13, 512), "batch", 127, 128),

@@ -38,7 +38,7 @@ def test_packed_sequences_of_large_products() -> None:
     few: dict[str, Any] = {"mode": LSTM, "dtype": torch.float16}
     assert packed([20] * 3 + [19], 200, layers=2, **few) == less
     assert packed([20] * 3 + [19], 200, **few) == ""
-    assert packed([20] * 4 + [19], 200, layers=2, **few) == ""
+    assert packed([20] * 5 + [19], 200, layers=2, **few) == ""
     assert packed([20] * 3 + [19], 200, layers=3, **in_bf16) == less
     assert packed([20] * 3 + [19], 200, layers=2, **in_bf16) == ""
     wide: dict[str, Any] = {"inputs": 1280, "dtype": torch.bfloat16}  # 3 * 512 * (1280 + 512) weights
@@ -122,6 +122,26 @@ def test_packed_sequences_that_random_calls_added() -> None:
     assert packed([48] * 2 + [1] * 14, 3, **small | {"layers": 2}) == ""
 
 
+def test_packed_sequences_of_large_products_in_16_bits() -> None:
+    less = "packed sequence that upstream runs in less time"
+    half: dict[str, Any] = {"dtype": torch.float16}
+    deep = half | {"mode": TANH, "layers": 5}
+    assert packed([48] + [1] * 5, 300, **deep) == less
+    assert packed([48] + [8] * 5, 300, **deep) == packed([48] + [1] * 5, 300, **deep | {"layers": 4}) == ""
+    assert packed([48] + [1] * 10, 300, **deep) == ""
+    lstm = half | {"mode": LSTM}
+    assert packed([170] * 17 + [169], 384, **lstm) == less
+    assert packed([169] * 17 + [168], 384, **lstm) == packed([170] * 20 + [169], 384, **lstm) == ""
+    stack_of_two: dict[str, Any] = {"layers": 2, **half}
+    assert packed([4] * 4 + [3], 100, **stack_of_two) == less
+    assert packed([4] * 5 + [3], 100, **stack_of_two) == packed([4] * 4 + [3], 100, **half) == ""
+    assert packed([4] * 4 + [3], 100, bidirectional=True, **stack_of_two) == ""
+    three = half | {"mode": LSTM, "layers": 3}
+    assert packed([4] * 7 + [3], 512, **three) == less
+    assert packed([4] * 8 + [3], 512, **three) == packed([4] * 7 + [3], 511, **three) == ""
+    assert packed([4] * 7 + [3], 512, **three | {"layers": 2}) == ""
+
+
 def test_packed_sequences_in_training_mode_without_gradients() -> None:
     """They take the rules of a forward alone: a frozen layer may well be in that mode."""
     less = "packed sequence that upstream runs in less time"
@@ -143,18 +163,32 @@ def test_packed_stacks_on_tensor_cores() -> None:
     assert stack(56, 768, layers=2, **half) == stack(38, 768, layers=3, **half) == ""
     assert stack(57, 768, **half) == stack(32, 768, layers=3, bidirectional=True, **half) == ""
     assert stack(39, 768, layers=3, train=True, **half) == less, "without gradients"
+    # And of 600 in 38, three groups.
+    assert stack(64, 600, layers=2, **half) == less
+    assert stack(63, 600, layers=2, **half) == ""
+    # Of fewer steps fewer rows.
+    few = dict(half, layers=2)
+    assert packed([46] * 15 + [45], 768, **few) == packed([31] * 11 + [30], 768, **half, layers=4) == less
+    assert packed([44] * 15 + [43], 768, **few) == packed([46] * 16 + [45], 768, **few) == ""
+    assert packed([30] * 11 + [29], 768, **half, layers=4) == ""
+    assert packed([31] * 12 + [30], 768, **half, layers=4) == ""
+    assert packed([24] * 19 + [23], 768, **half, layers=5) == less
+    assert packed([24] * 20 + [23], 768, **half, layers=5) == packed([22] * 19 + [21], 768, **half, layers=5) == ""
     # Seven clusters of 16.
     assert stack(155, 512, layers=2, **half) == stack(134, 512, layers=3, **half) == less
     assert stack(154, 512, layers=2, **half) == stack(133, 512, layers=3, **half) == ""
     rnn: dict[str, Any] = {"mode": TANH, "dtype": torch.float16}
-    assert stack(120, 640, layers=4, **rnn) == less
-    assert stack(119, 640, layers=4, **rnn) == stack(120, 640, layers=3, **rnn) == ""
+    assert stack(99, 640, layers=4, **rnn) == less
+    assert stack(98, 640, layers=4, **rnn) == stack(99, 640, layers=3, **rnn) == ""
     gru: dict[str, Any] = {"dtype": torch.bfloat16}
     assert stack(120, 600, layers=2, **gru) == less
     assert stack(119, 600, layers=2, **gru) == ""
     # And 15 of eight.
     assert stack(226, 512, layers=3, **gru) == less
     assert stack(225, 512, layers=3, **gru) == stack(226, 512, layers=2, **gru) == ""
+    assert stack(256, 400, layers=4, **rnn) == stack(361, 400, layers=4, mode=TANH, **gru) == less
+    assert stack(255, 400, layers=4, **rnn) == stack(256, 400, layers=3, **rnn) == ""
+    assert stack(360, 400, layers=4, mode=TANH, **gru) == ""
 
 
 def test_packed_stacks_of_multiply_adds() -> None:
@@ -162,5 +196,36 @@ def test_packed_stacks_of_multiply_adds() -> None:
     tanh: dict[str, Any] = {"mode": TANH}
     assert stack(78, 320, layers=3, **tanh) == stack(50, 320, layers=4, **tanh) == less
     assert stack(77, 320, layers=3, **tanh) == stack(49, 320, layers=4, **tanh) == ""
-    assert stack(23, 505, layers=4, mode=LSTM) == less
-    assert stack(22, 505, layers=4, mode=LSTM) == stack(23, 505, layers=3, mode=LSTM) == ""
+    assert stack(15, 505, layers=3, mode=LSTM) == less
+    assert stack(14, 505, layers=3, mode=LSTM) == stack(15, 505, layers=2, mode=LSTM) == ""
+    assert packed([15] * 11 + [14], 505, layers=2, mode=LSTM) == less
+    assert packed([14] * 11 + [13], 505, layers=2, mode=LSTM) == ""
+    assert packed([15] * 12 + [14], 505, layers=2, mode=LSTM) == ""
+    assert stack(7, 505, layers=5, mode=LSTM) == less
+    assert stack(6, 505, layers=5, mode=LSTM) == stack(7, 505, layers=4, mode=LSTM) == ""
+
+
+def in_training(rows: int, hidden: int, **changes: Any) -> str:
+    """The answer to such a stack whose input wants a gradient."""
+    sizes = [rows] * 16 + [rows - 1]
+    dtype = changes.get("dtype", torch.float32)
+    x = torch.empty(sum(sizes), 6, device="meta", dtype=dtype, requires_grad=True)
+    layer: dict[str, Any] = {"batch": rows, "hidden": hidden, "inputs": 6, "batch_sizes": sizes}
+    with tf32_allowed(False):
+        return ask_layer(**layer, input=x, train=True, **changes)
+
+
+def test_packed_stacks_in_training() -> None:
+    trained = "layer that upstream trains in less time"
+    half: dict[str, Any] = {"mode": TANH, "dtype": torch.float16}
+    assert in_training(39, 768, layers=2, **half) == trained
+    assert in_training(38, 768, layers=2, **half) == in_training(32, 768, **half) == ""
+    assert in_training(20, 768, layers=3, bidirectional=True, **half) == ""
+    lstm = half | {"mode": LSTM}
+    assert in_training(31, 768, layers=3, **lstm) == in_training(15, 768, layers=4, **lstm) == trained
+    assert in_training(30, 768, layers=3, **lstm) == in_training(14, 768, layers=4, **lstm) == ""
+    # Seven clusters of 16, and multiply-adds in them.
+    assert in_training(50, 640, layers=4, **half) == trained
+    assert in_training(49, 640, layers=4, **half) == in_training(50, 640, layers=3, **half) == ""
+    assert in_training(78, 320, layers=3, mode=TANH) == trained
+    assert in_training(77, 320, layers=3, mode=TANH) == in_training(78, 320, layers=2, mode=TANH) == ""

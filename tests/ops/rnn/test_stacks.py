@@ -93,8 +93,8 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ),
     # Multiply-adds all over the GPU.
     (
-        {"mode": LSTM, "hidden": 425, "batch": 17, "layers": 4, "steps": 20},
-        [{"batch": 16}, {"layers": 3}, {"hidden": 398}, {"hidden": 454}],
+        {"mode": LSTM, "hidden": 425, "batch": 15, "layers": 3, "steps": 20},
+        [{"batch": 14}, {"layers": 2}, {"hidden": 384}, {"hidden": 513}],
     ),
     (
         {"mode": LSTM, "hidden": 392, "batch": 7, "layers": 5, "steps": 18},
