@@ -192,6 +192,11 @@ constexpr LayersInRanges kKeptPacked[] = {
     {kGru, k16Bits, kAny, kAny, at_most(8), kAny, kAny, at_least(1000), kAny, kAny, kAny, at_least(5)},
     // T=9 B=48 I = H = 300 with all lengths but one of a step, five layers: 112 us, ours 127.
     {kRnn, kFp16, kOne, at_least(5), at_most(10), kAny, kAny, kAny, kAny, kAny, kAny, at_least(5)},
+    // T=16 B=32 I=40 H=640 with most lengths of two steps, four layers: 208 us, ours 221.
+    {kLstm, kFp16, kOne, at_least(4), at_most(16), at_least(512), kAny, kAny, kAny, kAny, kAny, at_least(5)},
+    {kLstm, kFp32, kOne, at_least(5), at_most(12), kAny, kAny, kAny, kAny, kAny, kAny, at_least(5)},
+    // T=5 B=48 I=80 H=300 with lengths from two steps on, five layers: 104 us, ours 132.
+    {kRnn, kFp32, kOne, at_least(5), {4, 6}, at_least(256)},
     // T=18 B=200 I=512 H=384: 124 us, ours 135.
     {kLstm, k16Bits, kOne, kOne, {13, 20}, {290, 640}, at_least(170)},
     // Of more steps a piece more costs less than what upstream's steps take.

@@ -106,6 +106,7 @@ constexpr LargeStacks kKeptPackedStacksOverGpu[] = {
     {kLstm, kAnyDtype, kSeveral, kAny, {590, 680}, at_least(22)},
     // Of fewer steps a piece more costs more. T=13 B=54 I = H = 768, two layers: 154 us, ours 180.
     {kAnyCell, kAnyDtype, kSeveral, at_most(16), kAny, at_least(23)},
+    {kAnyCell, kAnyDtype, kSeveral, at_most(8), kAny, at_least(20)},
     {kAnyCell, kAnyDtype, at_least(4), at_most(12), kAny, at_least(16)},
     {kLstm, kFp16, at_least(5), at_most(20), kAny, at_least(12)},
 };

@@ -130,6 +130,17 @@ def test_packed_sequences_of_large_products_in_16_bits() -> None:
     assert packed([48] + [8] * 5, 300, **deep) == packed([48] + [1] * 5, 300, **deep | {"layers": 4}) == ""
     assert packed([48] + [1] * 10, 300, **deep) == ""
     lstm = half | {"mode": LSTM}
+    four = lstm | {"layers": 4}
+    assert packed([10] + [1] * 15, 512, **four) == less
+    assert packed([10] + [2] * 15, 512, **four) == packed([10] + [1] * 15, 511, **four) == ""
+    assert packed([10] + [1] * 16, 512, **four) == ""
+    in_fp32: dict[str, Any] = {"mode": LSTM, "layers": 5}
+    assert packed([10] + [1] * 11, 200, **in_fp32) == less
+    assert packed([10] + [2] * 11, 200, **in_fp32) == packed([10] + [1] * 12, 200, **in_fp32) == ""
+    assert packed([10] + [1] * 11, 200, mode=LSTM, layers=4) == ""
+    tanh: dict[str, Any] = {"mode": TANH, "layers": 5}
+    assert packed([4] * 5 + [3], 256, **tanh) == less
+    assert packed([4] * 6 + [3], 256, **tanh) == packed([4] * 5 + [3], 255, **tanh) == ""
     assert packed([170] * 17 + [169], 384, **lstm) == less
     assert packed([169] * 17 + [168], 384, **lstm) == packed([170] * 20 + [169], 384, **lstm) == ""
     stack_of_two: dict[str, Any] = {"layers": 2, **half}
@@ -168,6 +179,8 @@ def test_packed_stacks_on_tensor_cores() -> None:
     assert stack(63, 600, layers=2, **half) == ""
     # Of fewer steps fewer rows.
     few = dict(half, layers=2)
+    assert packed([39] * 7 + [38], 768, mode=TANH, dtype=torch.bfloat16, layers=2) == less
+    assert packed([38] * 7 + [37], 768, mode=TANH, dtype=torch.bfloat16, layers=2) == ""
     assert packed([46] * 15 + [45], 768, **few) == packed([31] * 11 + [30], 768, **half, layers=4) == less
     assert packed([44] * 15 + [43], 768, **few) == packed([46] * 16 + [45], 768, **few) == ""
     assert packed([30] * 11 + [29], 768, **half, layers=4) == ""
