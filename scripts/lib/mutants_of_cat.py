@@ -137,6 +137,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_ON_HOST}::test_runs_of_words",),
     ),
     (
+        "cat: every block of an input of another length is its first one",
+        "aten_ext/ops/cat/by_inputs.cu",
+        "const uint32_t block = blockIdx.x - args.first_block[input];",
+        "const uint32_t block = 0;",
+        (f"{_CHOICE}::test_inputs_of_unlike_lengths",),
+    ),
+    (
+        "cat: more inputs of unlike lengths are taken than a launch has room for",
+        "aten_ext/ops/cat/by_inputs.cu",
+        "return p.count <= Many::kCapacity && blocks <= Many::kBlocks",
+        "return blocks <= Many::kBlocks",
+        (f"{_CHOICE}::test_inputs_of_unlike_lengths",),
+    ),
+    (
+        "cat: a thread makes one word of inputs of unlike lengths, however many there are",
+        _WORDS,
+        "return !alike && up_to(words, most.four) ? 4 : 0;",
+        "return !alike && up_to(words, most.four) ? 1 : 0;",
+        (f"{_CHOICE}::test_a_thread_makes_four_words_of_inputs_of_unlike_lengths",),
+    ),
+    (
         "cat: sizes of runs do not matter to words",
         _WORDS,
         "(run.begin | run.size | stride)",

@@ -26,7 +26,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "gru: stacks of large layers train here",
         "aten_ext/ops/rnn/training/plan.cpp",
-        "is_stack_over_gpu_in(kKeptStacksInTraining, forward)",
+        "is_kept_stack_in_training(forward)",
         "false",
         ("tests/ops/rnn/test_stacks.py::test_training",),
     ),
@@ -136,6 +136,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "const bool on_chip = by_gpu && !problem.given_packed &&",
         "const bool on_chip = false &&",
         _DECLINES,
+    ),
+    (
+        "gru: stacks of packed sequences are judged as padded ones",
+        "aten_ext/ops/rnn/stack_facts.h",
+        "(plan.problem.is_step_by_step() ? is_kept_packed_stack(plan)",
+        "(false ? is_kept_packed_stack(plan)",
+        ("tests/ops/rnn/test_packed_rules.py",),
+    ),
+    (
+        "gru: packed stacks in training are judged as padded ones",
+        "aten_ext/ops/rnn/stack_facts.h",
+        "if (!forward.problem.is_step_by_step()) {",
+        "if (true) {",
+        ("tests/ops/rnn/test_packed_rules.py::test_packed_stacks_in_training",),
     ),
     (
         "gru: few steps that upstream runs in less time are taken",

@@ -118,8 +118,10 @@ def _drawn(random: Random, limit: int) -> tuple[str, list[Shape], int]:
     random.shuffle(shape)
     dim = random.randrange(dims)
     shapes = [tuple(shape)] * count
-    if random.random() < 0.3:  # ragged
-        shapes = [(*shape[:dim], random.randint(1, max(1, shape[dim])), *shape[dim + 1 :]) for _ in shapes]
+    if random.random() < 0.3:  # ragged, a third of them one long input and short ones
+        most = max(1, shape[dim] // random.choice((1, 1, count)))
+        shapes = [(*shape[:dim], random.randint(1, most), *shape[dim + 1 :]) for _ in shapes]
+        shapes[random.randrange(count)] = tuple(shape)
     return "", shapes, dim
 
 

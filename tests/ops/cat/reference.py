@@ -128,7 +128,12 @@ def assert_ran(device: str, name: str = "cat", calls: int = 1) -> None:
 def kernels(launched: Sequence[str]) -> list[str]:
     """Which of the kernels each launch on the emulator was of, by the types of its arguments."""
     spelled = {f"{name}Arguments": name.lower() for name in ("Gather", "Transpose", "Runs", "Convert")}
-    spelled |= {"InputArguments": "inputs", "UnevenArguments": "uneven", "FewRuns": "words", "ManyRuns": "words"}
+    spelled |= {
+        "InputArguments": "inputs",
+        "UnevenArguments": "uneven",
+        "FewRuns": "words",
+        "ManyRuns": "words",
+    }
     found = [[kernel for text, kernel in spelled.items() if text in arguments] for arguments in launched]
     assert all(len(kernel) == 1 for kernel in found), launched
     return [kernel[0] for kernel in found]

@@ -186,7 +186,11 @@ def test_packed_stacks_on_tensor_cores() -> None:
     assert packed([30] * 11 + [29], 768, **half, layers=4) == ""
     assert packed([31] * 12 + [30], 768, **half, layers=4) == ""
     assert packed([24] * 19 + [23], 768, **half, layers=5) == less
-    assert packed([24] * 20 + [23], 768, **half, layers=5) == packed([22] * 19 + [21], 768, **half, layers=5) == ""
+    assert (
+        packed([24] * 20 + [23], 768, **half, layers=5)
+        == packed([22] * 19 + [21], 768, **half, layers=5)
+        == ""
+    )
     # Seven clusters of 16.
     assert stack(155, 512, layers=2, **half) == stack(134, 512, layers=3, **half) == less
     assert stack(154, 512, layers=2, **half) == stack(133, 512, layers=3, **half) == ""
