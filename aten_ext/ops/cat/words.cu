@@ -124,8 +124,8 @@ constexpr int64_t kShortRunInEights = 256;  // up to here columns of single smal
 constexpr int64_t kLongWords = 640;         // from here runs of 4-byte words are made in a line,
 constexpr int64_t kLongWordsOfMany = 2560;  // or from here, where each look-up is of more than 8 inputs
 constexpr int64_t kLongRun = 2048;          // from here those of small words are, if they are many
-// From here those of 8 bytes are, or from here, if they are so many times the words that the GPU has threads
-// for.
+// From here those of 8 bytes are made in a line, or from here of more than eight inputs, if the result has so
+// many times the words that the GPU has threads for.
 constexpr int64_t kLongLargeWords = 2048;
 constexpr int64_t kLongLargeWordsOfMany = 4096;
 constexpr int64_t kWavesOfLargeWords = 4;

@@ -139,6 +139,9 @@ def test_packed_sequences_of_large_products_in_16_bits() -> None:
     assert packed([10] + [2] * 11, 200, **in_fp32) == packed([10] + [1] * 12, 200, **in_fp32) == ""
     assert packed([10] + [1] * 11, 200, mode=LSTM, layers=4) == ""
     tanh: dict[str, Any] = {"mode": TANH, "layers": 5}
+    wide = half | {"mode": TANH, "inputs": 1280}  # 512 * (1280 + 512) weights
+    assert packed([436] * 5 + [435], 512, **wide) == less
+    assert packed([435] * 5 + [434], 512, **wide) == packed([436] * 6 + [435], 512, **wide) == ""
     assert packed([4] * 5 + [3], 256, **tanh) == less
     assert packed([4] * 6 + [3], 256, **tanh) == packed([4] * 5 + [3], 255, **tanh) == ""
     assert packed([170] * 17 + [169], 384, **lstm) == less
