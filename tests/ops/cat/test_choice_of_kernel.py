@@ -137,7 +137,7 @@ def test_a_thread_makes_four_words_of_inputs_of_unlike_lengths() -> None:
 
 
 def test_long_runs_of_words_of_8_bytes() -> None:
-    """Made in a line, sixteen bytes a thread: from 2 KB on, or of many inputs from 4."""
+    """On both sides of 2 KB, or of 4 of many inputs: the bits alone, as lines and columns have one list."""
     gpu = dataclasses.replace(FEW_MULTIPROCESSORS, multiprocessors=1)
     for count, run in ((3, 256), (9, 512)):
         for size in (run - 1, run, run + 1):

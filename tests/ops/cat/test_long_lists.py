@@ -135,7 +135,9 @@ def test_rows_of_inputs_of_unlike_lengths(count: int, dtype: torch.dtype) -> Non
         sizes = [1 + i % 3 for i in range(count)]
         sizes[count // 2] = max(5, words // rows - sum(sizes))
         tensors = [random_bits(rows * n, dtype, n + i).view(rows, n).cuda() for i, n in enumerate(sizes)]
-        assert compare(tensors, 1, "cuda") in ("", "one input much longer than the others")
+        reason = compare(tensors, 1, "cuda")
+        large = dtype == torch.complex128 and count > 17  # vectors, of which upstream may be as fast
+        assert reason == "" or (large and reason == "one input much longer than the others")
 
 
 @pytest.mark.parametrize(("rows", "size", "count"), [(40, 40_001, 3), (7, 300_001, 2), (400, 513, 9)])
