@@ -206,6 +206,24 @@ def test_a_multiple_of_a_bias_asks_the_cells_without_one(
 
 
 @pytest.mark.parametrize(
+    ("shape", "of_bias"), [((1024,), 1), ((1, 1024), 0), ((4, 1), 0), ((4, 1024), 0), ((1,), 0), ((), 0)], ids=str
+)
+def test_what_is_no_vector_asks_the_cells_without_a_bias(
+    shape: tuple[int, ...], of_bias: int, pretend: Any
+) -> None:
+    """Upstream copies it into the result first."""
+    pretend(of_100(), MADE_UP.name)
+    for slow in (0, 1):
+        percent = all_of(200)
+        percent[1, slow, 0] = 50
+        register(MADE_UP, percent)
+        like = {"dtype": torch.float32}
+        given = (meta(*shape, **like), meta(4, 1024, **like), meta(1024, 1024, **like).t())
+        plan = aten_ext.explain("addmm", *given, key="CUDA").plan or ""
+        assert plan.startswith("few rows") is (slow != of_bias)
+
+
+@pytest.mark.parametrize(
     ("rows", "stride", "offset", "dtype", "least"),
     [
         (16, 1024, 0, torch.bfloat16, 107),  # dense
@@ -241,14 +259,32 @@ def test_sizes_beyond_the_ends(pretend: Any) -> None:
     percent = all_of(50)
     percent[0, 0, 0, :, -1, -1] = 200
     register(MADE_UP, percent)
-    assert explain(1, 50000, 100000).route == "fused"
+    assert explain(1, 50000, 30000).route == "fused"
     percent[0, 0, 0, :, -1, -1] = 199  # enough for what was measured, not for what is larger
     register(MADE_UP, percent)
-    assert explain(1, 50000, 100000).reason == SLOWER
+    assert explain(1, 50000, 30000).reason == SLOWER
     assert explain(1, 16384, 16384).route == "fused"
     percent[0, 0, 0, :, -1, -1] = 200
     register(MADE_UP, percent)
-    assert explain(1, 8192, 100000).reason == SLOWER
+    assert explain(1, 8192, 30000).reason == SLOWER
+
+
+@pytest.mark.parametrize(
+    ("deepest", "dtype"),
+    [
+        (32768, torch.bfloat16),
+        (32768 - 6, torch.float16),  # rows of words
+        (12288 - 4, torch.bfloat16),  # of whole eight bytes
+        (98304, torch.float32),
+        (98304 - 2, torch.float32),
+    ],
+)
+def test_the_deepest_layers_are_upstreams(deepest: int, dtype: torch.dtype, pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    register(MADE_UP, all_of(255))
+    vector = 16 // dtype.itemsize
+    assert explain(4, 64, deepest, dtype).route == "fused"
+    assert explain(4, 64, deepest + vector, dtype).reason.startswith(SLOWER)
 
 
 def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
@@ -293,6 +329,8 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 6401, 4097, torch.bfloat16, 140),  # the same of a large weight
         (8, 16384, 8191, torch.bfloat16, 140),
         (8, 16384, 8193, torch.bfloat16, 170),  # and of the largest
+        (49, 16384, 6102, torch.float32, 140),
+        (49, 16384, 6106, torch.float32, 170),
         (64, 20000, 1024, torch.bfloat16, 200),  # beyond the axes
         (51, 103, 1, torch.float32, 255),  # and below them, as much as a cell shows
         (47, 86, 7, torch.bfloat16, 255),

@@ -24,9 +24,9 @@ inline constexpr int64_t kConvertedSinglesPerSM = 1024;
 // long for one as for several, each of which is in a sector of its own.
 inline constexpr int64_t kTransposedSinglesPerSM[2] = {800, 1536};
 inline constexpr int64_t kTransposesOfSingles = 6;  // no more were timed
-// And of any number of inputs whose elements are so many bytes apart at least, of up to 2 bytes or larger
-// ones: a sector holds one of them, and a thread that moves several waits for as many.
-inline constexpr int64_t kLoneElement[2] = {16, 24};
+// And of any number of inputs whose elements are so many bytes apart at least: a sector holds one of them,
+// and a thread that moves several waits for as many.
+inline constexpr int64_t kLoneElement = 24;
 // Packs, in results of more elements for each multiprocessor than this, as smaller ones have too few packs,
 // from segments of so many elements on: at both ends of a segment is a pack that is stored in pieces. Or from
 // fewer on, of up to 2 bytes each, where all segments begin and end with a pack.
@@ -37,14 +37,16 @@ inline constexpr int64_t kWholePacks = 64;
 // elements of 4 bytes do not win back. Larger elements are vectors enough.
 inline constexpr int64_t kPackedRun = 16;
 inline constexpr int64_t kPackedRunOfWords = 64;
-// Strips, in results of so many elements for each multiprocessor, from segments of so many elements on, of
-// runs of so many at least. Where more bytes are read before a sector's next element than this, strips read
-// more sectors at a time than the L1 keeps until then, unless neighbours are so near that a warp reads most
-// of a sector at once.
+// Strips, in results of so many elements for each multiprocessor, from segments of so many elements on. Where
+// more bytes are read before a sector's next element than this, strips read more sectors at a time than the
+// L1 keeps until then, unless neighbours are so near that a warp reads most of a sector at once. Short runs
+// put most strips in two of them, and none may lie in three.
 inline constexpr int64_t kStripsPerSM = 16384;
 inline constexpr int64_t kSegmentOfStrips = 64;
 inline constexpr int64_t kRunOfStrips = 8;
+inline constexpr int64_t kShortRunOfStrips = 3;
 inline constexpr int64_t kReadBetweenStrips = int64_t{64} << 10;
+inline constexpr int64_t kReadBetweenStripsOfShortRuns = int64_t{1} << 10;
 inline constexpr int64_t kNearNeighbours = 16;  // bytes
 // Patches, where a result has so many for each multiprocessor, so many elements at least lie between two that
 // are neighbours in memory, and so many of the patches' elements are the input's, 4 / 5. Elements one by one
@@ -82,9 +84,8 @@ inline bool is_transposed(const CatGatherInput& input) {
 
 // Whether no two elements are neighbours in memory.
 inline bool are_lone(const CatGatherParams& p, const CatGatherInput& input) {
-  const int64_t least = kLoneElement[p.element_size > 2];
   for (int d = 0; d < input.dims; ++d) {
-    if (input.sizes[d] > 1 && input.strides[d] * p.element_size < least) {
+    if (input.sizes[d] > 1 && input.strides[d] * p.element_size < kLoneElement) {
       return false;
     }
   }
@@ -137,10 +138,11 @@ inline int64_t bytes_between(const CatGatherParams& p, const CatGatherInput& inp
 
 inline bool is_by_strips(const CatGatherParams& p, const CatGatherInput& input) {
   const int last = input.dims - 1;
+  const int64_t between =
+      input.sizes[last] >= kRunOfStrips ? kReadBetweenStrips : kReadBetweenStripsOfShortRuns;
   return !p.converts && p.element_size <= 2 && is_beyond(p, kStripsPerSM) &&
-         input.segment >= kSegmentOfStrips && input.sizes[last] >= kRunOfStrips &&
-         (input.strides[last] * p.element_size < kNearNeighbours ||
-          bytes_between(p, input) <= kReadBetweenStrips);
+         input.segment >= kSegmentOfStrips && input.sizes[last] >= kShortRunOfStrips &&
+         (input.strides[last] * p.element_size < kNearNeighbours || bytes_between(p, input) <= between);
 }
 
 // The dimension, not the last, along which an input's memory runs, if patches along it are mostly full.

@@ -240,10 +240,11 @@ const char* decline_tiles(const Tiles& tiles) {
   return tiles.plan.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
 }
 
-// The layer that a call asks the tables for. Where a whole matrix is added, or a multiple of the bias,
+// The layer that a call asks the tables for. Where anything but a vector is added, or a multiple of one,
 // upstream's product is that of a layer without a bias: into a copy of it.
 crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan) {
-  const bool bias = call.bias != nullptr && !is_whole_matrix(call) && call.beta->toDouble() == 1.0;
+  const bool bias = call.bias != nullptr && call.bias->dim() == 1 && call.bias->size(0) == call.n() &&
+                    call.beta->toDouble() == 1.0;
   const bool whole_rows = keeps_aligned(call.mat1, call.k()) &&
                           keeps_aligned(call.mat2, plan.mat2_is_transposed ? call.k() : call.n());
   return {call.m(),

@@ -180,22 +180,34 @@ inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 115},
                                                         {125, 110, 150, 135},
                                                         {112, 112, 114, 114},
                                                         {112, 112, 114, 114},
-                                                        {112, 114, 114, 135}}};
+                                                        {112, 114, 114, 145}}};
 // The same of a layer beyond all that were measured: its time is a guess.
 inline constexpr int kAskedBeyond = 200;
 // The most that a cell shows.
 inline constexpr int kAskedMost = 255;
+// More than any shows.
+inline constexpr int kAskedOfUpstreams = 256;
+// Depth beyond which a layer is upstream's, whose kernels split it among more blocks: of 16 bits, and of
+// fp32. Of 193 such layers 16 were below 0.95 of upstream's speed, the least 0.14 (one row, 147752 -> 1 in
+// fp32; 150184 -> 64 of four rows in fp16: 0.67). And of rows of whole 8 bytes, of which no cell is: K =
+// 30668 had 0.59 in 50 rows of 32 columns in bf16, K = 14444 0.67 in 36 rows of two.
+inline constexpr int64_t kDeepest[2] = {1 << 15, 3 << 15};
+constexpr bool is_too_deep(const Layer& layer) {
+  constexpr int64_t kDeepestOfQuads = 3 << 12;
+  return layer.k > (likeness(layer) == Likeness::NoRowsQuads ? kDeepestOfQuads : kDeepest[layer.is_float]);
+}
 // The same of a large weight whose rows are no whole vectors: of 660 from 16 M elements on one of twenty was
 // at 0.71 to 0.87 of what its cells say, and the largest are not measured at all.
 inline constexpr int kAskedLarge = 140;
 constexpr int64_t kLarge = 1 << 24;  // elements
-// And of the largest, which lie between few cells: one row, 13366 -> 13496 in bf16, had 0.90.
+// And of the largest, which lie between few cells, of 16 bits and of fp32: one row, 13366 -> 13496 in bf16,
+// had 0.90, 49 rows, 7934 -> 16384 in fp32, 0.95.
 inline constexpr int kAskedLargest = 170;
-constexpr int64_t kLargest = 1 << 27;
+constexpr int64_t kLargest[2] = {1 << 27, 100'000'000};
 constexpr int asked_if_large(const Layer& layer) {
   const int64_t elements = layer.n * layer.k;
   return has_rows_of_vectors(layer) || elements < kLarge ? 0
-         : elements < kLargest                           ? kAskedLarge
+         : elements < kLargest[layer.is_float]           ? kAskedLarge
                                                          : kAskedLargest;
 }
 // The same of operands that begin between vectors, and many columns: cells are of rows that differ in their
@@ -204,6 +216,12 @@ constexpr int asked_if_large(const Layer& layer) {
 constexpr bool is_out_of_step(const Layer& layer) {
   constexpr int64_t kColumnsInStep = 4096;
   return layer.begins_between_vectors && layer.n >= kColumnsInStep;
+}
+// In fp16 fewer columns ask for more too: of 185 such layers five were below 0.98, the least 0.81 (33 rows,
+// 12288 -> 64), and of those that ask for this one. In bf16 and fp32 none of 326 was.
+inline constexpr int kAskedOfHalfBetweenVectors = 175;
+constexpr int asked_between_vectors(const Layer& layer) {
+  return layer.begins_between_vectors && layer.is_half ? kAskedOfHalfBetweenVectors : 0;
 }
 // The same of one row in fp32 with a ReLU and a small weight: upstream takes another kernel than without, and
 // was seen to take 0.8 of what the cell says (1536 -> 256: 0.92, where its cell has 1.13), or 0.75 where
@@ -252,15 +270,16 @@ inline constexpr int kAskedInGraphs[2][kLikenesses][kTiles] = {{{106, 106, 104, 
                                                                 {112, 106, 112, 128},
                                                                 {106, 104, 110, 116},
                                                                 {106, 104, 110, 116},
-                                                                {106, 104, 108, 140}}};
+                                                                {106, 104, 108, 145}}};
 // What a layer's cells must show, where a cell itself must show `of_cell`.
 constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
   const auto& of_likeness = (in_graph ? kAskedInGraphs : kAsked)[layer.is_float];
-  const int more = is_shallow(layer) || is_out_of_step(layer) ? kAskedMost
-                   : is_beyond(layer)                         ? kAskedBeyond
+  const int more = is_too_deep(layer)                           ? kAskedOfUpstreams
+                   : is_shallow(layer) || is_out_of_step(layer) ? kAskedMost
+                   : is_beyond(layer)                           ? kAskedBeyond
                    : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
-  return std::max({more, of_cell, asked_if_large(layer), asked_of_relu(layer)});
+  return std::max({more, of_cell, asked_if_large(layer), asked_between_vectors(layer), asked_of_relu(layer)});
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.

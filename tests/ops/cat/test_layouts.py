@@ -93,6 +93,36 @@ def test_every_length(dtype: torch.dtype, layout: str, offset: int, gpu: Gpu) ->
         assert (rest == 1).all()
 
 
+def _in_rows(run: int, dtype: torch.dtype, kind: str, rows: int, seed: int) -> torch.Tensor:
+    """[rows, run], whose rows are short runs."""
+    if kind == "apart":
+        return layouts.plain((rows, run + 3), dtype, seed)[:, :run]
+    if kind == "overlapping":
+        return layouts.plain((rows + run,), dtype, seed).unfold(0, run, 1)[:rows]
+    if kind == "every second":
+        return layouts.plain((rows, 2 * run + 1), dtype, seed)[:, : 2 * run : 2]
+    return layouts.plain((run, rows), dtype, seed).t()
+
+
+# Strips of four elements lie in two runs, or in three of two elements.
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.int16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["apart", "overlapping", "every second", "transposed"])
+@pytest.mark.parametrize("run", [2, 3, 4, 5, 7, 8, 9])
+def test_short_runs(dtype: torch.dtype, kind: str, run: int) -> None:
+    """Rows of any length one below the other, at any address, of a large result."""
+    ops = torch.ops.aten_ext_on_host_cat
+    for rows, offset in itertools.product(((64, 33), (41, 42, 43)), (0, 1, 3)):
+        tensors = [_in_rows(run, dtype, kind, n, i) for i, n in enumerate(rows)]
+        expected = upstream(lambda tensors=tensors: torch.cat(tensors))
+        storage = torch.full((expected.numel() + 20,), 1, dtype=dtype)
+        out = storage[offset : offset + expected.numel()].view(expected.shape)
+        with pretended(NO_SMALL_CALLS, ops.set_gpu):
+            torch.ops.aten_ext_on_host.cat.out(tensors, 0, out=out)
+        assert torch.equal(bits(out), bits(expected)), (rows, offset)
+        rest = torch.cat([storage[:offset], storage[offset + out.numel() :]])
+        assert (rest == 1).all()
+
+
 # Of the dimension that is contiguous in memory, about multiples of the 16 bytes of a patch; and of the last
 # one, about 32 or short, with many elements between neighbours in memory, as larger elements ask for.
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -150,14 +150,14 @@ CAPTURE = """
 import torch
 import aten_ext
 
-layers = [torch.ones(n, k, device="cuda") for k, n in ((64, 384), (384, 64), (64, 640))]
+layers = [torch.ones(n, k, device="cuda") for k, n in ((128, 384), (384, 128), (128, 512))]
 
 def program(x):
     for layer in layers:
         x = torch.mm(x, layer.t())
     return x
 
-x = torch.ones(1, 64, device="cuda")
+x = torch.ones(2, 128, device="cuda")
 expected = program(x)
 assert aten_ext.counts("CUDA")["mm"].ran == 3
 graph = torch.cuda.CUDAGraph()

@@ -125,6 +125,9 @@ SIZES_AND_UPSTREAMS: list[tuple[torch.dtype, int, int, tuple[str, ...]]] = [
     (torch.float64, 1, 4097, (LSTM, LSTM_BACKWARD, GRU_BACKWARD)),
     (torch.float64, 4096, 1024, (LSTM, LSTM_BACKWARD, GRU_BACKWARD)),
     *((dtype, *size, ()) for dtype in (torch.float16, torch.bfloat16) for size in ((64, 512), (4096, 1024))),
+    *((dtype, 1500, 1001, (LSTM_BACKWARD,)) for dtype in (torch.float16, torch.bfloat16)),
+    *((torch.float16, *size, ()) for size in ((1498, 1001), (1500, 1002))),
+    (torch.float32, 4096, 1025, (LSTM,)),
 ]
 
 

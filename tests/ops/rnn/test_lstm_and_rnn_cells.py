@@ -140,6 +140,7 @@ def test_large_and_wide_cells_are_upstream_s(op: str, batch: int, inputs: int, h
     [
         ("lstm_cell", {"dtype": torch.float16, "batch": 16, "inputs": 512}, 2112, 2120),
         ("lstm_cell", {"dtype": torch.bfloat16, "batch": 32, "inputs": 512}, 1056, 1064),
+        ("lstm_cell", {"dtype": torch.float16, "batch": 4, "inputs": 2}, 1056, 1064),  # without vectors
         ("lstm_cell", {"batch": 4, "inputs": 3004}, 1024, 1028),  # weights
         ("lstm_cell", {"batch": 2, "inputs": 2563}, 1024, 1025),  # and without vectors
         ("rnn_tanh_cell", {"batch": 4, "inputs": 3076}, 1024, 1028),

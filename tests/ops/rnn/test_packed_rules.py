@@ -223,6 +223,8 @@ def test_packed_stacks_of_multiply_adds() -> None:
     assert packed([15] * 12 + [14], 505, layers=2, mode=LSTM) == ""
     assert stack(7, 505, layers=5, mode=LSTM) == less
     assert stack(6, 505, layers=5, mode=LSTM) == stack(7, 505, layers=4, mode=LSTM) == ""
+    assert stack(2, 1072, layers=2, **tanh) == less
+    assert stack(2, 1072, **tanh) == stack(2, 1024, layers=2, **tanh) == ""
 
 
 def in_training(rows: int, hidden: int, **changes: Any) -> str:

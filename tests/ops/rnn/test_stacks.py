@@ -76,6 +76,10 @@ STACKS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         [{"batch": 30}, {"layers": 2}, {"hidden": 1008}, {"steps": 9}],
     ),
     (
+        {"mode": LSTM, "hidden": 1024, "batch": 50, "layers": 3, "steps": 8, "dtype": torch.float16},
+        [{"batch": 48}, {"layers": 2}, {"steps": 9}, {"dtype": torch.bfloat16}],
+    ),
+    (
         {"mode": LSTM, "hidden": 560, "batch": 22, "layers": 4, "steps": 13, "dtype": torch.float16},
         [{"batch": 21}, {"layers": 3}, {"hidden": 648}, {"steps": 14}],
     ),
@@ -168,6 +172,10 @@ IN_TRAINING: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     (
         {"mode": TANH, "steps": 8, "batch": 53, "hidden": 720, "layers": 2, "dtype": torch.float16},
         [{"batch": 52}, {"steps": 9}],
+    ),
+    (
+        {"mode": LSTM, "steps": 200, "batch": 9, "hidden": 1120, "layers": 4, "dtype": torch.bfloat16},
+        [{"batch": 8}, {"steps": 199}, {"layers": 3}, {"hidden": 1024}, {"mode": TANH}],
     ),
     (
         {"mode": RELU, "steps": 2, "batch": 50, "hidden": 448, "layers": 2},
