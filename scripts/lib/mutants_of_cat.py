@@ -29,6 +29,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_PARITY}::test_short_runs_on_cpu",),
     ),
     (
+        "cat: strips are made of runs of two elements",
+        "aten_ext/ops/cat/gather_ways.h",
+        "kShortRunOfStrips = 3;",
+        "kShortRunOfStrips = 2;",
+        (f"{_LAYOUTS}::test_short_runs",),
+    ),
+    (
         "cat: parts of few rows that lie far apart go upstream",
         "aten_ext/ops/cat/crossover.h",
         "in(parts.rows, rows, rows) &&",

@@ -15,6 +15,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_RULES}::test_what_upstream_computes_as_fast",),
     ),
     (
+        "gates: many units of odd sizes are ours",
+        f"{_FOLDER}/gates_facts.h",
+        "{kLstmGatesBackward, kFp16 | kBf16, kBiases, kAny, at_least(1.5e6), /*odd=*/true},",
+        "",
+        (f"{_RULES}::test_what_upstream_computes_as_fast",),
+    ),
+    (
+        "gates: even sizes are as odd ones",
+        f"{_FOLDER}/gates_facts.h",
+        "(!odd || call.hidden % 2 != 0)",
+        "true",
+        (f"{_RULES}::test_what_upstream_computes_as_fast",),
+    ),
+    (
         "gates: few units of many rows are ours",
         f"{_FOLDER}/gates_facts.h",
         "at_least(kMoreRows), at_most(kUnitsBeyondCaches)}",

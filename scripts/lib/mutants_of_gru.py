@@ -138,6 +138,20 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _DECLINES,
     ),
     (
+        "lstm: a cell without vectors is small however many blocks it has",
+        "aten_ext/ops/rnn/step_policy.cpp",
+        "if (!vectors && cell == Cell::Lstm && batch > 1 &&",
+        "if (false && batch > 1 &&",
+        ("tests/ops/rnn/test_lstm_and_rnn_cells.py::test_large_cells",),
+    ),
+    (
+        "lstm: many steps of many units are trained here",
+        "aten_ext/ops/rnn/stack_facts.h",
+        "{kLstm, k16Bits, at_least(4), at_least(200), at_least(1025), at_least(9)},",
+        "",
+        ("tests/ops/rnn/test_stacks.py::test_training",),
+    ),
+    (
         "gru: stacks of packed sequences are judged as padded ones",
         "aten_ext/ops/rnn/stack_facts.h",
         "(plan.problem.is_step_by_step() ? is_kept_packed_stack(plan)",

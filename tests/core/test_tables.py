@@ -206,7 +206,9 @@ def test_a_multiple_of_a_bias_asks_the_cells_without_one(
 
 
 @pytest.mark.parametrize(
-    ("shape", "of_bias"), [((1024,), 1), ((1, 1024), 0), ((4, 1), 0), ((4, 1024), 0), ((1,), 0), ((), 0)], ids=str
+    ("shape", "of_bias"),
+    [((1024,), 1), ((1, 1024), 0), ((4, 1), 0), ((4, 1024), 0), ((1,), 0), ((), 0)],
+    ids=str,
 )
 def test_what_is_no_vector_asks_the_cells_without_a_bias(
     shape: tuple[int, ...], of_bias: int, pretend: Any
@@ -343,6 +345,24 @@ def test_what_a_layer_between_cells_asks_of_them(
     for percent, route in ((least - 1, "upstream"), (least, "fused")):
         register(MADE_UP, all_of(percent))
         assert explain(rows, n, k, dtype).route == route
+
+
+@pytest.mark.parametrize(
+    ("dtype", "begin", "least"),
+    [(torch.float16, 1, 175), (torch.float16, 0, 107), (torch.bfloat16, 1, 118), (torch.float32, 1, 112)],
+    ids=str,
+)
+def test_what_operands_that_begin_between_vectors_ask(
+    dtype: torch.dtype, begin: int, least: int, pretend: Any
+) -> None:
+    pretend(of_100(), MADE_UP.name)
+    mat1 = torch.empty(8 * 1024 + 1024, dtype=dtype)
+    line = -mat1.data_ptr() % 128 // mat1.element_size()
+    mat1 = mat1[line + begin :][: 8 * 1024].view(8, 1024)
+    weight = torch.empty(64, 1024, dtype=dtype)
+    for percent, route in ((least - 1, "upstream"), (least, "fused")):
+        register(MADE_UP, all_of(percent))
+        assert aten_ext.explain("mm", mat1, weight.t(), key="CUDA").route == route
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -105,7 +105,9 @@ def _in_rows(run: int, dtype: torch.dtype, kind: str, rows: int, seed: int) -> t
 
 
 # Strips of four elements lie in two runs, or in three of two elements.
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.int16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.int16, torch.float32], ids=str
+)
 @pytest.mark.parametrize("kind", ["apart", "overlapping", "every second", "transposed"])
 @pytest.mark.parametrize("run", [2, 3, 4, 5, 7, 8, 9])
 def test_short_runs(dtype: torch.dtype, kind: str, run: int) -> None:
