@@ -79,8 +79,8 @@ GRAPH_SECONDS = 2e-4
 RESIDENT_SHARE = 2 / 3
 """Of the L2: weights up to this part of it stay there from call to call."""
 RESIDENT_LOOK = (1.02, 1.9)
-"""Ratios with weights from memory between which one is asked for with the weight in the L2 too: others were
-the same kernel's with either."""
+"""Ratios with weights from memory between which a second look, with the weight in the L2, may change who is
+faster. Beyond 1.9 it never did."""
 AS_FAST = 1.03
 """A ratio with the weight in the L2 below which it counts, and not that with weights from memory."""
 REPLAYS = 3
