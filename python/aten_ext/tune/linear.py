@@ -81,7 +81,7 @@ RESIDENT_SHARE = 2 / 3
 RESIDENT_LOOK = (1.02, 1.9)
 """Ratios with weights from memory between which a second look, with the weight in the L2, may change who is
 faster. Beyond 1.9 it never did."""
-AS_FAST = 1.03
+AS_FAST = 1.015
 """A ratio with the weight in the L2 below which it counts, and not that with weights from memory."""
 REPLAYS = 3
 ELEMENTS_BETWEEN = 1 << 15
