@@ -87,6 +87,8 @@ def _sizes(random: Random) -> tuple[int, int, int]:
         )
     )
     k, n = (other, width) if random.random() < 0.3 else (width, other)
+    if random.random() < 0.03:
+        k, n = draw.log_uniform(random, 1 << 14, 1 << 18), draw.log_uniform(random, 1, 512)
     while k * n > MAX_WEIGHT:
         n //= 2
     few = random.random() < 0.8
@@ -136,6 +138,20 @@ def _part_of_a_weight(fill: Fill, m: int, k: int, n: int) -> Call:
     return partial(
         torch.nn.functional.linear, fill(m, k), _weight(fill, 3 * n, k)[n : 2 * n], fill(3 * n)[n : 2 * n]
     )
+
+
+def _flat(fill: Fill, m: int, k: int, n: int) -> Call:
+    """Operands that begin anywhere in a flat buffer."""
+    import torch
+
+    x, weight = fill(m * k + 1)[1:].view(m, k), (fill(n * k + 3) / k**0.5)[3:].view(n, k)
+    return partial(torch.nn.functional.linear, x, weight, fill(n))
+
+
+def _column(fill: Fill, m: int, k: int, n: int) -> Call:
+    import torch
+
+    return partial(torch.addmm, fill(m, 1), fill(m, k), _weight(fill, n, k).t())
 
 
 def _rows(fill: Fill, m: int, k: int, n: int) -> Call:
@@ -193,6 +209,8 @@ KINDS: dict[str, tuple[str, Callable[[Fill, int, int, int], Call]]] = {
     "linear of the last step": ("addmm", _last_step),
     "linear of a slice": ("addmm", _slice),
     "linear by a part of a weight": ("addmm", _part_of_a_weight),
+    "linear of flat buffers": ("addmm", _flat),
+    "addmm of a column": ("addmm", _column),
     "addmm row-major": ("addmm", _rows),
     "mm": ("mm", _product),
     "mm for the input's gradient": ("mm", _gradient_of_input),
