@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
 import torch
 
+import aten_ext
 from aten_ext import _measured_tables as tables
+from gpus import GPUS, Gpu
+
+SLOWER = "shape that upstream multiplies faster"
+MADE_UP = tables.Gpu("made-up 100", 90, 100)
 
 
 def shape() -> list[int]:
@@ -26,3 +35,32 @@ def remove(gpu: str, multiprocessors: int) -> None:
 
 def all_of(percent: int) -> torch.Tensor:
     return torch.full(shape(), percent, dtype=torch.uint8)
+
+
+def of_100() -> Gpu:
+    """What ``MADE_UP`` is."""
+    return replace(GPUS["sm_90"], multiprocessors=100, clusters=(100, 50, 25, 12, 6))
+
+
+@contextlib.contextmanager
+def pretending() -> Iterator[Callable[[Gpu, str], None]]:
+    """Takes a GPU's facts and name from here on; what was registered of it is taken back."""
+    named: list[tuple[str, int]] = []
+
+    def take(gpu: Gpu, name: str) -> None:
+        named.append((name, gpu.multiprocessors))
+        torch.ops.aten_ext.pretend_gpu(gpu.facts, name)
+
+    yield take
+    torch.ops.aten_ext.pretend_gpu([])
+    for name, multiprocessors in named:
+        remove(name, multiprocessors)
+
+
+def meta(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(sizes, device="meta", dtype=dtype)
+
+
+def explain(m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16) -> aten_ext.Explanation:
+    """Of a layer [m, k] by a weight [n, k]."""
+    return aten_ext.explain("mm", meta(m, k, dtype=dtype), meta(n, k, dtype=dtype).t(), key="CUDA")

@@ -86,6 +86,13 @@ bool is_whole_matrix(const LinearCall& call) {
          call.bias->size(1) == call.n();
 }
 
+// Whether upstream lets cuBLASLt add the bias. Anything else it copies into the result first.
+bool is_bias_of_lt(const LinearCall& call) {
+  const at::Tensor* bias = call.bias;
+  return bias != nullptr && call.beta->toDouble() == 1.0 && bias->dim() == 1 && bias->size(0) == call.n() &&
+         bias->is_contiguous();
+}
+
 bool has_rows(const at::Tensor& t) {
   return t.stride(1) == 1 && t.stride(0) >= t.size(1);
 }
@@ -240,11 +247,10 @@ const char* decline_tiles(const Tiles& tiles) {
   return tiles.plan.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
 }
 
-// The layer that a call asks the tables for. Where anything but a vector is added, or a multiple of one,
-// upstream's product is that of a layer without a bias: into a copy of it.
+// The layer that a call asks the tables for. Where upstream copies what is added, its product is that of a
+// layer without a bias.
 crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan) {
-  const bool bias = call.bias != nullptr && call.bias->dim() == 1 && call.bias->size(0) == call.n() &&
-                    call.beta->toDouble() == 1.0;
+  const bool bias = is_bias_of_lt(call);
   const bool whole_rows = keeps_aligned(call.mat1, call.k()) &&
                           keeps_aligned(call.mat2, plan.mat2_is_transposed ? call.k() : call.n());
   return {call.m(),
@@ -319,8 +325,7 @@ const char* decline_lt(const LinearCall& call) {
   if (!upstream_has_lt()) {
     return "DISABLE_ADDMM_CUDA_LT is set";
   }
-  const at::Tensor& bias = *call.bias;
-  if (call.beta->toDouble() != 1.0 || bias.dim() != 1 || bias.size(0) != call.n() || !bias.is_contiguous()) {
+  if (!is_bias_of_lt(call)) {
     return "many rows, and beta other than 1 or a bias that is no contiguous vector";
   }
   if (call.m() < 2 || call.n() < 2 || call.k() < 2) {

@@ -87,7 +87,7 @@ def _sizes(random: Random) -> tuple[int, int, int]:
         )
     )
     k, n = (other, width) if random.random() < 0.3 else (width, other)
-    if random.random() < 0.03:
+    if random.random() < 0.03:  # deeper than the tables
         k, n = draw.log_uniform(random, 1 << 14, 1 << 18), draw.log_uniform(random, 1, 512)
     while k * n > MAX_WEIGHT:
         n //= 2

@@ -14,7 +14,7 @@ from tables import every_shape_is_ours
 
 @pytest.fixture(autouse=True)
 def _without_figures() -> Iterator[None]:
-    """What a table says is tests/core/test_tables.py's."""
+    """What a table says is test_asked_of_cells.py's."""
     with every_shape_is_ours():
         yield
 
