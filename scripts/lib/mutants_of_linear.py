@@ -121,6 +121,13 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/commands/test_tune_linear.py",),
     ),
     (
+        "tune: the second look is as long as the first",
+        "python/aten_ext/tune/linear.py",
+        "RESIDENT_CALLS if resident else MAX_CALLS",
+        "MAX_CALLS",
+        ("tests/commands/test_tune_linear.py",),
+    ),
+    (
         "tune: weights beyond the L2 are taken for resident",
         "python/aten_ext/tune/linear.py",
         "cell.weight_bytes > RESIDENT_SHARE * self._l2 or not",

@@ -22,19 +22,19 @@ pytestmark = pytest.mark.skipif(
 
 def bench(
     monkeypatch: pytest.MonkeyPatch, *, memory: float, resident: float
-) -> tuple[linear.Bench, list[int]]:
-    """One whose clock gives these ratios, twice each; and how many weights there were in each look."""
+) -> tuple[linear.Bench, list[tuple[int, int]]]:
+    """One whose clock gives these ratios, twice each; and the weights and calls of each look."""
     made = object.__new__(linear.Bench)
     made._l2 = L2_BYTES
     numel = 2 * (linear.MAX_WEIGHT_BYTES + 4 * L2_BYTES)
     made._values = {
         dtype: torch.empty(numel // dtype.itemsize, device="meta", dtype=dtype) for dtype in linear.DTYPES
     }
-    looks: list[int] = []
+    looks: list[tuple[int, int]] = []
 
     def ratios(self: linear.Bench, calls: list[Callable[[], Any]]) -> tuple[float, float]:
         weights = {call.args[-1].storage_offset() for call in calls}  # type: ignore[attr-defined]
-        looks.append(len(weights))
+        looks.append((len(weights), len(calls)))
         return (resident, 2 * resident) if len(weights) == 1 else (memory, 2 * memory)
 
     monkeypatch.setattr(linear.Bench, "_ratios", ratios)
@@ -60,7 +60,8 @@ def test_a_layer_that_is_slower_in_the_l2_counts_as_that(
 ) -> None:
     made, looks = bench(monkeypatch, memory=memory, resident=resident)
     assert made.ratios(cell(1024, 1024)) == expected
-    assert looks == [48, 1], "as many weights as fill the L2 twice, and one"
+    # As many weights as fill the L2 twice, and one, in few calls.
+    assert looks == [(48, 96), (1, linear.RESIDENT_CALLS)]
 
 
 @pytest.mark.parametrize(("memory", "n"), [(0.5, 1024), (1.9, 1024), (1.4, 16392)])
