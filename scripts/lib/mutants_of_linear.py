@@ -365,13 +365,6 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/ops/linear/test_on_host.py::test_beta_zero_ignores_the_bias",),
     ),
     (
-        "linear: any beta is cuBLASLt's",
-        _RULE,
-        "call.beta->toDouble() != 1.0 || ",
-        "",
-        ("tests/ops/linear/test_lt.py::test_declines",),
-    ),
-    (
         "linear: small sums stay as they are",
         _KERNEL,
         "size >= kTinySum && size <=",
@@ -512,11 +505,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (f"{_GRAPHS}::test_rewrites",),
     ),
     (
-        "a multiple of a bias asks the cells of a bias",
-        "aten_ext/ops/linear/choose.cpp",
+        "linear: any beta is cuBLASLt's",
+        _RULE,
         "bias != nullptr && call.beta->toDouble() == 1.0 &&",
         "bias != nullptr &&",
-        ("tests/ops/linear/test_asked_of_cells.py::test_a_multiple_of_a_bias_asks_the_cells_without_one",),
+        (
+            "tests/ops/linear/test_lt.py::test_declines",
+            "tests/ops/linear/test_asked_of_cells.py::test_a_multiple_of_a_bias_asks_the_cells_without_one",
+        ),
     ),
     (
         "rows of a mat1 within a larger matrix are whole lines",
