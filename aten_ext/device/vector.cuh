@@ -75,6 +75,31 @@ __device__ __forceinline__ bool are_aligned(const T* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % (kCount * sizeof(T)) == 0;
 }
 
+// The elements of a vector, in the dtype that arithmetic is done in.
+template <typename T>
+__device__ __forceinline__ void unpack(MathType<T> (&to)[Vector<T>::kSize], const uint4& bits) {
+  T elements[Vector<T>::kSize];
+  memcpy(&elements, &bits, sizeof(bits));
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kSize; ++i) {
+    to[i] = to_op(elements[i]);
+  }
+}
+
+// 16 bytes that are read once by this multiprocessor and that no running kernel writes: they leave the L1 to
+// others, and stay in the L2.
+__device__ __forceinline__ uint4 load_past_l1(const uint4* from) {
+#ifdef __CUDA_ARCH__
+  uint4 bits;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "l"(from));
+  return bits;
+#else
+  return *from;
+#endif
+}
+
 template <typename T>
 __device__ __forceinline__ void load_vector(T (&to)[Vector<T>::kSize], const T* from) {
   const uint4 bits = *reinterpret_cast<const uint4*>(from);

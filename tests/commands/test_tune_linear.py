@@ -102,7 +102,7 @@ def test_a_quick_grid() -> None:
     for layout in linear.LAYOUTS.values():
         for places, size in (
             (linear.QUICK.rows(layout), 7),
-            (linear.QUICK.columns(layout), 29),
+            (linear.QUICK.columns(layout), 37),
             (linear.QUICK.depths(layout), 23),
         ):
             assert places[0] == 0 and places[-1] == size - 1

@@ -228,6 +228,7 @@ crossover::Layout layout_of(const LinearCall& call, const FewRowsPlan& plan) {
 
 struct Tiles {
   cuda::few_rows::Layer layer{};  // of no rows: none yet
+  cuda::gemv::Plan dots{};        // of no rows: in tiles
   cuda::few_rows::Plan plan{};
 };
 
@@ -238,13 +239,15 @@ const Tiles& tiles_of(const cuda::few_rows::Layer& layer) {
   thread_local std::array<Tiles, kPlaces> kept;
   Tiles& place = kept[static_cast<size_t>(layer.m + layer.n + layer.k) % kPlaces];
   if (!are_equal(place.layer, layer)) {
-    place = {layer, cuda::few_rows::choose_plan(layer)};
+    const cuda::gemv::Plan dots = cuda::gemv::choose_plan(layer);
+    place = {layer, dots, dots.rows != 0 ? cuda::few_rows::Plan{} : cuda::few_rows::choose_plan(layer)};
   }
   return place;
 }
 
 const char* decline_tiles(const Tiles& tiles) {
-  return tiles.plan.rows == 0 ? "GPU with too little shared memory for the kernel" : nullptr;
+  return tiles.dots.rows == 0 && tiles.plan.rows == 0 ? "GPU with too little shared memory for the kernel"
+                                                      : nullptr;
 }
 
 // The layer that a call asks the tables for. Where upstream copies what is added, its product is that of a
@@ -301,8 +304,10 @@ const char* cut_by_tables(const LinearCall& call, const Gpu& gpu, FewRowsPlan& p
   if (const char* reason = decline_tiles(tiles)) {
     return reason;
   }
+  plan.dots = tiles.dots;
   plan.tiles = tiles.plan;
-  if (!crossover::has_measured_columns(layer) && cuda::few_rows::is_uneven(tiles.layer, tiles.plan)) {
+  if (plan.dots.rows == 0 && !crossover::has_measured_columns(layer) &&
+      cuda::few_rows::is_uneven(tiles.layer, tiles.plan)) {
     const int asked = crossover::asked_if_uneven(layer);
     is_ours = is_ours && least >= asked;
     is_ours_in_graphs = is_ours_in_graphs && least_in_graphs >= asked;
@@ -423,6 +428,7 @@ const char* plan_few_rows(const LinearCall& call, const MatmulFlags& flags, cons
     return reason;
   }
   const Tiles& tiles = tiles_of(few_rows_layer(call, gpu, plan));
+  plan.dots = tiles.dots;
   plan.tiles = tiles.plan;
   return decline_tiles(tiles);
 }
@@ -440,19 +446,26 @@ std::string LinearPlan::describe() const {
   if (few_rows == nullptr) {
     return "cuBLASLt with an algorithm that is remembered";
   }
+  const std::string source = few_rows->evidence != nullptr ? "; " + few_rows->evidence->source : "";
+  const cuda::gemv::Plan& dots = few_rows->dots;
+  if (dots.rows != 0) {
+    return "few rows: dot products, " + std::to_string(dots.columns) +
+           (dots.columns == 1 ? " column" : " columns") + " in " + std::to_string(dots.warps) +
+           (dots.warps == 1 ? " warp" : " warps") + source;
+  }
   const cuda::few_rows::Plan& tiles = few_rows->tiles;
   return "few rows: tiles of " + std::to_string(tiles.rows) + " x " +
          std::to_string(cuda::few_rows::columns_of(tiles)) + ", " + std::to_string(tiles.splits) +
          (tiles.splits == 1 ? " block" : " blocks") + " a tile" +
          (tiles.alone ? ", one a multiprocessor" : "") +
-         (few_rows->vectors ? "" : ", rows of no whole vectors") +
-         (few_rows->evidence != nullptr ? "; " + few_rows->evidence->source : "");
+         (few_rows->vectors ? "" : ", rows of no whole vectors") + source;
 }
 
 Needs LinearPlan::needs() const {
   Needs needs;
   needs.code = kMinCode;
-  if (const auto* few_rows = std::get_if<FewRowsPlan>(&way)) {
+  const auto* few_rows = std::get_if<FewRowsPlan>(&way);
+  if (few_rows != nullptr && few_rows->dots.rows == 0) {
     const cuda::few_rows::Plan& tiles = few_rows->tiles;
     const cuda::few_rows::Operands operands{few_rows->dtype == Dtype::Float, few_rows->mat2_is_transposed,
                                             few_rows->vectors};

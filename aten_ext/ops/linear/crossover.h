@@ -30,7 +30,7 @@ enum class Layout : uint8_t {
 inline constexpr int kLayouts = 8;
 
 inline constexpr int kRows = 7;        // 1, 2, 4, ... 64
-inline constexpr int kColumns = 29;    // 1, 1.5, 2, 3, 4, 6, ... 16384
+inline constexpr int kColumns = 37;    // 1, 1.5, 2, 3, 4, 6, ... 262144
 inline constexpr int kDepths = 23;     // 8, 12, 16, ... 16384
 inline constexpr int kFirstDepth = 3;  // log2
 
@@ -303,7 +303,7 @@ static_assert(between_octaves(1, kRows).high == 0 && between_octaves(5, kRows).l
               between_octaves(5, kRows).high == 3 && between_octaves(64, kRows).low == 6);
 static_assert(between_half_octaves(768, 0, kColumns).low == between_half_octaves(768, 0, kColumns).high);
 static_assert(between_half_octaves(1, kFirstDepth, kDepths).high == 0);
-static_assert(between_half_octaves(100000, 0, kColumns).low == kColumns - 1);
+static_assert(between_half_octaves(1'000'000, 0, kColumns).low == kColumns - 1);
 static_assert(between_half_octaves(9, kFirstDepth, kDepths).low == 0 &&
               between_half_octaves(9, kFirstDepth, kDepths).high == 1);
 

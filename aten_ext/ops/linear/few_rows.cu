@@ -31,6 +31,7 @@
 #include "ops/linear/covered_weight.cuh"
 #include "ops/linear/epilogue.cuh"
 #include "ops/linear/few_rows_plan.h"
+#include "ops/linear/gemv.h"
 #include "ops/linear/mat1.cuh"
 #include "ops/linear/product.cuh"
 #include "ops/linear/reduce.cuh"
@@ -285,7 +286,7 @@ __global__ __launch_bounds__(kThreads, alone ? 1 : few_rows::kBlocksPerMultiproc
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-thread_local LastLaunch last_launch;  // of all these kernels
+thread_local LastLaunch last_launch;  // of all these kernels, and those of gemv.cuh
 
 template <typename T, bool transposed, int rows, int groups, bool vectors = true, bool alone = false>
 cudaError_t launch_tiles(const LinearParams& p, const Plan& plan, cudaStream_t stream) {
@@ -359,6 +360,10 @@ cudaError_t launch_dtype(const LinearParams& p, const Plan& plan, cudaStream_t s
 
 bool is_behind_another_kernel(cudaStream_t stream) {
   return last_launch.is_behind_another(stream);
+}
+
+cudaError_t launch_few_rows(const LinearParams& params, const gemv::Plan& plan, cudaStream_t stream) {
+  return last_launch.launch(stream, [&](bool overlap) { return launch_gemv(params, plan, overlap, stream); });
 }
 
 cudaError_t launch_few_rows(const LinearParams& params, const Plan& plan, cudaStream_t stream) {

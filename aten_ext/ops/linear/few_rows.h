@@ -9,6 +9,7 @@
 #include "core/dtype.h"
 #include "ops/linear/epilogue.h"
 #include "ops/linear/few_rows_plan.h"
+#include "ops/linear/gemv_plan.h"
 
 namespace aten_ext::cuda {
 
@@ -34,6 +35,9 @@ struct LinearParams {
 // Queues the product on `stream` of the current device as the plan says: one launch, no synchronisation, no
 // allocation. The same plan gives the same bits on every run. Returns the first error.
 cudaError_t launch_few_rows(const LinearParams& params, const few_rows::Plan& plan, cudaStream_t stream);
+
+// The same by dot products (gemv.cuh): a plan of some rows.
+cudaError_t launch_few_rows(const LinearParams& params, const gemv::Plan& plan, cudaStream_t stream);
 
 // Whether a launch on `stream` would be part of a graph, behind something else than such a launch of this
 // thread: it could not begin before that ends.

@@ -222,10 +222,11 @@ constexpr bool is_known(const Layer& layer, Plan plan) {
 
 // A small layer's weight is asked for ahead. Of a larger one the requests are in the way of the launch before
 // (4096 x 4096, bf16, one row: 0.9 us).
+inline constexpr int64_t kPrefetchedBytes = 10'000'000;
 constexpr Plan make_plan(const Layer& layer, int groups, int splits, bool alone) {
   Plan plan{round_up_rows(layer.m), groups, splits, alone, 0};
   const int count = ceil_div(stages_of(layer.k, layer.is_float, plan), splits);
-  const bool is_small = weight_bytes(layer) <= 10'000'000;
+  const bool is_small = weight_bytes(layer) <= kPrefetchedBytes;
   plan.prefetched = !is_small ? 0 : count <= kMaxSlots ? count : 2;
   return plan;
 }

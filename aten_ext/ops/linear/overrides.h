@@ -13,12 +13,14 @@
 #include "core/tables.h"
 #include "ops/linear/epilogue.h"
 #include "ops/linear/few_rows_plan.h"
+#include "ops/linear/gemv_plan.h"
 #include "ops/linear/lt.h"
 
 namespace aten_ext::cuda {
 
-// The kernel for few rows (few_rows.cu).
+// The kernels for few rows: dot products (gemv.cuh) if that plan has rows, otherwise tiles (few_rows.cu).
 struct FewRowsPlan {
+  gemv::Plan dots;
   few_rows::Plan tiles;
   bool mat2_is_transposed;  // the view that nn.Linear makes of its weight
   bool vectors;             // how rows of mat1 and mat2 are aligned: LinearParams' (few_rows.h)

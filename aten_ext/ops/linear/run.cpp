@@ -85,7 +85,9 @@ bool run_few_rows(const LinearCall& call, const FewRowsPlan& plan, const at::Ten
   p.beta = plan.beta;
   p.dtype = plan.dtype;
   p.epilogue = plan.epilogue;
-  const cudaError_t error = cuda::launch_few_rows(p, plan.tiles, c10::cuda::getCurrentCUDAStream());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const cudaError_t error = plan.dots.rows != 0 ? cuda::launch_few_rows(p, plan.dots, stream)
+                                                : cuda::launch_few_rows(p, plan.tiles, stream);
   if (cuda::is_refusal(error)) {
     return false;
   }

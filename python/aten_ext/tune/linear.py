@@ -24,7 +24,7 @@ import torch
 import aten_ext
 
 ROWS = tuple(1 << i for i in range(7))
-COLUMNS = tuple((1 << i // 2) if i % 2 == 0 else (3 << i // 2) // 2 for i in range(29))
+COLUMNS = tuple((1 << i // 2) if i % 2 == 0 else (3 << i // 2) // 2 for i in range(37))
 DEPTHS = tuple((8 << i // 2) if i % 2 == 0 else (12 << i // 2) for i in range(23))
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 """fp16 is measured where N or K is no multiple of a vector, and elsewhere taken for bf16."""

@@ -22,8 +22,9 @@ namespace few_rows = aten_ext::cuda::few_rows;
 using aten_ext::Epilogue;
 using aten_ext::LinearCall;
 
-// `tiles`: groups, splits and whether a block is alone on its multiprocessor; empty: what the policy chooses.
-aten_ext::cuda::LinearPlan plan_of(const LinearCall& call, at::IntArrayRef tiles) {
+// `tiles`: groups, splits and whether a block is alone on its multiprocessor; `dots`: warps, columns and
+// steps. Both empty: what the policy chooses.
+aten_ext::cuda::LinearPlan plan_of(const LinearCall& call, at::IntArrayRef tiles, at::IntArrayRef dots) {
   const char* reason = aten_ext::decline_operands(call);
   TORCH_CHECK(reason == nullptr, "declined: ", reason);
   aten_ext::cuda::FewRowsPlan plan{};
@@ -39,22 +40,27 @@ aten_ext::cuda::LinearPlan plan_of(const LinearCall& call, at::IntArrayRef tiles
                                 plan.mat2_is_transposed,
                                 {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters},
                                 plan.vectors};
+    plan.dots = {};
     plan.tiles =
         few_rows::make_plan(layer, static_cast<int>(tiles[0]), static_cast<int>(tiles[1]), tiles[2] != 0);
+  }
+  if (!dots.empty()) {
+    const int rows = call.m() <= 2 ? static_cast<int>(call.m()) : 4;
+    plan.dots = {rows, static_cast<int>(dots[0]), static_cast<int>(dots[1]), static_cast<int>(dots[2]), true};
   }
   return {plan};
 }
 
 at::Tensor run_few_rows(const std::optional<at::Tensor>& bias, const at::Tensor& mat1, const at::Tensor& mat2,
                         const at::Scalar& beta, const at::Scalar& alpha, int64_t epilogue,
-                        at::IntArrayRef tiles, std::optional<at::Tensor> out) {
+                        at::IntArrayRef tiles, at::IntArrayRef dots, std::optional<at::Tensor> out) {
   const at::Tensor* given = bias.has_value() ? &*bias : nullptr;
   LinearCall call{given, mat1, mat2, out.has_value() ? &*out : nullptr, static_cast<Epilogue>(epilogue)};
   if (given != nullptr) {
     call.beta = &beta;
     call.alpha = &alpha;
   }
-  const auto plan = plan_of(call, tiles);
+  const auto plan = plan_of(call, tiles, dots);
   namespace cuda = aten_ext::cuda;
   if (out.has_value()) {
     auto ran = given == nullptr
@@ -129,11 +135,17 @@ bool is_behind_another_kernel() {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_linear, m) {
+  // Whether there is a kernel of dot products for so many rows, warps, columns and steps.
+  m.def("has_dots(int rows, int warps, int columns, int steps) -> bool",
+        [](int64_t rows, int64_t warps, int64_t columns, int64_t steps) {
+          return aten_ext::cuda::gemv::is_plan(static_cast<int>(rows), static_cast<int>(warps),
+                                               static_cast<int>(columns), static_cast<int>(steps));
+        });
   m.def("is_behind_another_kernel() -> bool", is_behind_another_kernel);
   m.def("pretend_table(int percent, int? in_graphs=None) -> ()", pretend_table);
   m.def(
       "few_rows(Tensor? bias, Tensor mat1, Tensor mat2, Scalar beta=1, Scalar alpha=1, int epilogue=0, "
-      "int[] tiles=[], Tensor? out=None) -> Tensor",
+      "int[] tiles=[], int[] dots=[], Tensor? out=None) -> Tensor",
       run_few_rows);
   m.def("lt(Tensor bias, Tensor mat1, Tensor mat2, Scalar alpha, int epilogue, Tensor out) -> Tensor",
         run_lt);

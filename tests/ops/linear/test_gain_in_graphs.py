@@ -62,7 +62,7 @@ def test_each_table_speaks_for_its_calls(m: int, k: int, dtype: torch.dtype) -> 
         (5, 1000, 772, torch.bfloat16, 122),  # of whole eight bytes
         (33, 512, 1000, torch.float32, 112),
         (5, 770, 66, torch.float32, 106),
-        (5, 40000, 768, torch.bfloat16, 200),  # beyond the table
+        (5, 300_000, 768, torch.bfloat16, 200),  # beyond the table
     ],
 )
 def test_what_a_layer_in_a_graph_asks_for(m: int, n: int, k: int, dtype: torch.dtype, asked: int) -> None:

@@ -146,7 +146,7 @@ def test_the_plan_in_words() -> None:
     """What ``explain`` says: tiles, block or blocks of a tile, how many at a time, whose figures chose."""
     tiles = r"few rows: tiles of (\d+) x (\d+), (\d+) (blocks?) a tile(, one a multiprocessor)?; (.+)"
     said = set()
-    for m, n, k in [(1, 64, 64), (3, 512, 2048), (32, 512, 512), (48, 512, 512)]:
+    for m, n, k in [(5, 64, 64), (7, 512, 2048), (32, 512, 512), (48, 512, 512)]:
         answer = aten_ext.explain("mm", meta(m, k), meta(n, k).t(), key="CUDA")
         found = re.fullmatch(tiles, answer.plan)
         assert found is not None, answer.plan
@@ -156,6 +156,9 @@ def test_the_plan_in_words() -> None:
         assert figures
         said.add(word)
     assert said == {"block", "blocks"}
+    for m, n, k, words in [(1, 64, 16384, "1 column in 16 warps"), (3, 1536, 64, "2 columns in 1 warp")]:
+        answer = aten_ext.explain("mm", meta(m, k), meta(n, k).t(), key="CUDA")
+        assert re.fullmatch(rf"few rows: dot products, {words}; .+", answer.plan), answer.plan
     many_rows = [meta(*shape, dtype=torch.bfloat16) for shape in ((64,), (128, 64), (64, 64))]
     many = aten_ext.explain("addmm", *many_rows[:2], many_rows[2].t(), key="CUDA")
     assert many.plan == "cuBLASLt with an algorithm that is remembered"

@@ -1,0 +1,133 @@
+// How the kernel for one row, or up to four (gemv.cuh), divides a layer. Standard library only.
+//
+// Chosen by times of all plans of 164 sizes on an H200 (docs/kernels/linear.md): what is chosen takes 3 to 6
+// % longer than the fastest plan of its size in the mean.
+#pragma once
+
+#include <cstdint>
+
+#include "core/math.h"
+#include "ops/linear/few_rows_plan.h"
+
+namespace aten_ext::cuda::gemv {
+
+struct Plan {
+  int rows;     // of mat1: 1, 2, or 4 for three or four; 0: this kernel does not take the layer
+  int warps;    // that share k, and have their columns together
+  int columns;  // of those warps
+  int steps;    // loads of each column that a lane is ahead
+  bool prefetches;
+};
+
+constexpr int kSmallBlock = 128, kWarp = 32;
+constexpr int kMostWarps = 16;
+constexpr int threads_of(int warps) {
+  return warps * kWarp <= kSmallBlock ? kSmallBlock : warps * kWarp;
+}
+
+// Columns of a block.
+constexpr int columns_of(const Plan& plan) {
+  return threads_of(plan.warps) / kWarp / plan.warps * plan.columns;
+}
+
+// Whether there is a kernel for a plan.
+constexpr bool is_plan(int rows, int warps, int columns, int steps) {
+  const bool is_wide = columns == 4;
+  const bool is_ahead = rows == 1   ? (is_wide ? steps <= 2 : steps >= 2)
+                        : rows == 2 ? columns > 1 && (is_wide ? steps <= 2 : steps == 2)
+                                    : steps == 2;
+  return is_ahead && (warps < kMostWarps || (!is_wide && steps == (rows == 1 ? 4 : 2)));
+}
+
+// What the choice goes by, for one row, two, and more.
+struct Limits {
+  int vectors;     // of 16 bytes of a row that a warp has at least
+  int many_warps;  // of which there are so many anyway, each has more
+  int two, four;   // warps from which on they have so many columns
+};
+inline constexpr Limits kLimits[3] = {{96, 8000, 300, 1000}, {64, 4000, 0, 700}, {64, 2000, 300, 3000}};
+
+// Of three and four rows tiles are faster where the weight is large or has many columns, and of few k and
+// many columns but for one row of fp32 (64 -> 16384 in bf16: 2.3 us and not 2.5).
+constexpr bool takes(const few_rows::Layer& layer) {
+  constexpr int kMostRows = 4, kManyColumns = 4096;
+  constexpr int64_t kLargeWeight = 1 << 21;  // elements
+  constexpr int kFewVectors = 16;
+  const int vectors = layer.k * (layer.is_float ? 4 : 2) / 16;
+  if (!layer.transposed || !layer.vectors || layer.m > (layer.is_float ? kMostRows : 1)) {
+    return false;
+  }
+  if (layer.m > 2) {
+    return layer.n <= kManyColumns && int64_t{layer.n} * layer.k <= kLargeWeight;
+  }
+  return (layer.is_float && layer.m == 1) || layer.n <= kManyColumns || vectors > kFewVectors;
+}
+
+// Of no rows: the kernel does not take the layer.
+constexpr Plan choose_plan(const few_rows::Layer& layer) {
+  if (!takes(layer)) {
+    return {};
+  }
+  constexpr int kMaxColumns = 4;
+  const Limits& limits = kLimits[layer.m <= 2 ? layer.m - 1 : 2];
+  const int vectors = layer.k * (layer.is_float ? 4 : 2) / 16;
+  const int least_columns = layer.m == 2 ? 2 : 1;
+  const auto columns_with = [&](int warps) {
+    const int64_t all = int64_t{layer.n} * warps;
+    return all >= int64_t{limits.four} * kMaxColumns ? kMaxColumns
+           : all >= int64_t{limits.two} * 2          ? 2
+                                                     : least_columns;
+  };
+  int warps = 1;
+  while (warps < kMostWarps / 2 && warps * limits.vectors < vectors) {
+    warps *= 2;
+  }
+  while (warps > 1 && int64_t{layer.n} * warps >= int64_t{2} * limits.many_warps * columns_with(warps)) {
+    warps /= 2;
+  }
+  const int columns = columns_with(warps);
+  // A few columns of great depth: all warps that a block can have.
+  constexpr int kFewWarps = 800, kDeep = 1024;
+  if (warps == kMostWarps / 2 && columns < kMaxColumns && int64_t{layer.n} * warps <= kFewWarps * columns &&
+      vectors >= kDeep) {
+    warps = kMostWarps;
+  }
+  const int turns = ceil_div(vectors, kWarp * warps);
+  const int steps = layer.m == 1 ? (columns == kMaxColumns             ? (turns <= 3 ? 1 : 2)
+                                    : turns <= 2 && warps < kMostWarps ? 2
+                                                                       : 4)
+                    : layer.m == 2 && columns == kMaxColumns && turns <= 1 ? 1
+                                                                           : 2;
+  const int rows = layer.m <= 2 ? layer.m : 4;
+  // As in few_rows_plan.h: of a large weight the requests are in the way of the launch before.
+  const bool is_small = few_rows::weight_bytes(layer) <= few_rows::kPrefetchedBytes;
+  return {rows, warps, columns, steps, is_small};
+}
+
+// Every plan that may be chosen has a kernel.
+constexpr bool has_kernels() {
+  for (int m = 1; m <= 4; ++m) {
+    for (int is_float = 0; is_float <= 1; ++is_float) {
+      for (int k = 8; k <= 1 << 17; k *= 2) {
+        for (int n = 1; n <= 1 << 17; n *= 2) {
+          const Plan plan = choose_plan({m, n, k + 8, is_float != 0, true, few_rows::kH200, true});
+          if (plan.rows != 0 && !is_plan(plan.rows, plan.warps, plan.columns, plan.steps)) {
+            return false;
+          }
+        }
+      }
+    }
+  }
+  return true;
+}
+static_assert(has_kernels());
+
+constexpr bool chooses(int m, int n, int k, bool is_float, int warps, int columns, int steps) {
+  const Plan plan = choose_plan({m, n, k, is_float, true, few_rows::kH200});
+  return plan.warps == warps && plan.columns == columns && plan.steps == steps;
+}
+// Among the fastest plans of their layers.
+static_assert(chooses(1, 4096, 4096, true, 8, 4, 2) && chooses(1, 14336, 4096, false, 4, 4, 2));
+static_assert(chooses(1, 64, 16384, true, 16, 1, 4) && chooses(1, 512, 128, true, 1, 1, 2));
+
+}  // namespace aten_ext::cuda::gemv
