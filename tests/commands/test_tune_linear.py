@@ -26,6 +26,7 @@ def bench(
     """One whose clock gives these ratios, twice each; and the weights and calls of each look."""
     made = object.__new__(linear.Bench)
     made._l2 = L2_BYTES
+    made._grid = linear.THOROUGH
     numel = 2 * (linear.MAX_WEIGHT_BYTES + 4 * L2_BYTES)
     made._values = {
         dtype: torch.empty(numel // dtype.itemsize, device="meta", dtype=dtype) for dtype in linear.DTYPES

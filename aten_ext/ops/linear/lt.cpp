@@ -11,7 +11,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cublasLt.h>
@@ -193,17 +192,14 @@ bool run_lt(const LinearCall& call, const cuda::LtKey& key, float alpha, const a
   if (!product.usable || !set_bias(product, bias)) {
     return false;
   }
-  at::Tensor workspace;
-  if (product.workspace > 0) {
-    workspace = at::Tensor(at::detail::empty_cuda({static_cast<int64_t>(product.workspace)}, at::kByte,
-                                                  call.mat1.device(), std::nullopt));
-  }
+  // Upstream's own, of this thread and stream: it takes no time to get, and lies where upstream's products
+  // are as fast as they are.
+  void* workspace = product.workspace > 0 ? at::cuda::getCUDABlasLtWorkspace() : nullptr;
   const float zero = 0.0f;  // the bias is the epilogue's
   void* result = out.mutable_data_ptr();
   return cublasLtMatmul(product.handle, &product.description, &alpha, call.mat2.const_data_ptr(),
                         &product.mat2, call.mat1.const_data_ptr(), &product.mat1, &zero, result, &product.out,
-                        result, &product.out, &product.algorithm,
-                        workspace.defined() ? workspace.mutable_data_ptr() : nullptr, product.workspace,
+                        result, &product.out, &product.algorithm, workspace, product.workspace,
                         c10::cuda::getCurrentCUDAStream()) == CUBLAS_STATUS_SUCCESS;
 }
 

@@ -75,7 +75,7 @@ LAYOUTS: dict[str, Layout] = {
 TABLES = ("linear", "linear_in_graphs")
 MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
-GRAPH_SECONDS = 2e-4
+"""Of a graph."""
 RESIDENT_SHARE = 2 / 3
 """Of the L2: weights up to this part of it stay there from call to call."""
 RESIDENT_LOOK = (1.02, 1.9)
@@ -121,6 +121,10 @@ class Grid:
     """Of the columns and depths, and where n or k is no multiple of a vector of the rows: every so many."""
     between: float = 1.0
     """What is not measured, as a part of the least of its neighbours."""
+    calls: int = MAX_CALLS
+    """Of a graph at most, and so weights that are rotated."""
+    graph_seconds: float = 2e-4
+    """About how long a graph takes."""
 
     def rows(self, layout: Layout) -> list[int]:
         """Places on the axis of rows."""
@@ -140,7 +144,7 @@ class Grid:
 
 
 THOROUGH = Grid()
-QUICK = Grid(step=2, between=0.95)
+QUICK = Grid(step=2, between=0.95, calls=MAX_CALLS // 2, graph_seconds=1e-4)
 
 
 def cells(grid: Grid = THOROUGH) -> Iterator[Cell]:
@@ -207,7 +211,7 @@ def measure(device: torch.device, grid: Grid, advance: Callable[[], None]) -> di
     """
     shape = list(torch.ops.aten_ext.table_shape("linear"))
     percent = {family: torch.zeros(shape, dtype=torch.uint8) for family in TABLES}
-    bench = Bench(device)
+    bench = Bench(device, grid)
     for cell in cells(grid):
         for family, ratio in zip(TABLES, bench.ratios(cell), strict=True):
             percent[family][cell.place] = min(255, max(1, round(100 * ratio)))
@@ -218,8 +222,9 @@ def measure(device: torch.device, grid: Grid, advance: Callable[[], None]) -> di
 class Bench:
     """Operands for all cells, out of one piece of memory for each dtype."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, grid: Grid = THOROUGH) -> None:
         """Make the operands: random, as times depend on the values."""
+        self._grid = grid
         self._l2 = torch.cuda.get_device_properties(device).L2_cache_size
         elements = (MAX_WEIGHT_BYTES + 4 * self._l2) // 2
         self._values = {
@@ -240,10 +245,10 @@ class Bench:
         values = self._values[cell.dtype]
         size = cell.n * cell.k
         wanted = 1 if resident else math.ceil(2 * self._l2 / cell.weight_bytes)
-        copies = min(wanted, MAX_CALLS)
+        copies = min(wanted, self._grid.calls)
         seconds = max(2e-6, cell.weight_bytes / 3e12)
-        most = RESIDENT_CALLS if resident else MAX_CALLS
-        count = copies * max(1, math.ceil(min(most, GRAPH_SECONDS / seconds) / copies))
+        most = RESIDENT_CALLS if resident else self._grid.calls
+        count = copies * max(1, math.ceil(min(most, self._grid.graph_seconds / seconds) / copies))
         vector = 16 // cell.dtype.itemsize
         step = math.ceil(size / vector) * vector
         x = values[: cell.m * cell.k].view(cell.m, cell.k)

@@ -5,6 +5,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cstddef>
+#include <vector>
+
 #include "../../../runtime.h"
 
 namespace at::cuda {
@@ -23,6 +26,10 @@ inline void* getCurrentCUDABlasLtHandle() {
 }
 inline size_t getCUDABlasLtWorkspaceSize() {
   return size_t{32} << 20;
+}
+inline void* getCUDABlasLtWorkspace() {
+  static thread_local std::vector<char> memory(getCUDABlasLtWorkspaceSize());
+  return memory.data();
 }
 
 }  // namespace at::cuda
