@@ -1,6 +1,6 @@
-// Times every plan of the linear layers' kernel (aten_ext/ops/linear/few_rows.cu), says where its policy does
-// not choose the fastest, and compares each result with one in fp64. Needs a GPU of sm_90 or newer, no
-// PyTorch:
+// Times every plan of the linear layers' kernels (aten_ext/ops/linear/few_rows.cu, gemv.cuh), says where
+// their policies do not choose the fastest, and compares each result with one in fp64. Needs a GPU of sm_90
+// or newer, no PyTorch:
 //
 //   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Iaten_ext scripts/tune_linear.cu -o
 //   tune_linear &&
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ops/linear/few_rows.cu"
+#include "ops/linear/gemv.cu"
 
 namespace tune_linear {
 
@@ -42,6 +43,8 @@ constexpr int kReplays = 9;
 constexpr int kMostCopies = 64;
 // Of fp32 the error of a sum in some 30 parts, of bf16 that of the last rounding.
 constexpr double kMostErrorFloat = 2e-7, kMostErrorBFloat16 = 3e-3;
+// Of dot products: a lane adds up more terms one by one, most with a plan that is not chosen.
+constexpr double kMostErrorOfDots = 1e-6;
 
 // ---- operands and errors -------------------------------------------------------------------------------
 
@@ -110,8 +113,9 @@ struct Memory {
   double* sums;
 };
 
-template <typename T>
-double error_of(const LinearParams& p, Plan plan, const Memory& memory, cudaStream_t stream) {
+// `AnyPlan`: of tiles or of dot products.
+template <typename T, typename AnyPlan>
+double error_of(const LinearParams& p, const AnyPlan& plan, const Memory& memory, cudaStream_t stream) {
   const size_t count = static_cast<size_t>(p.M) * static_cast<size_t>(p.N);
   check(cudaMemsetAsync(p.out, 0xff, count * sizeof(T), stream));  // NaN
   if (launch_few_rows(p, plan, stream) != cudaSuccess) {
@@ -130,7 +134,8 @@ double error_of(const LinearParams& p, Plan plan, const Memory& memory, cudaStre
 // ---- times -----------------------------------------------------------------------------------------------
 
 // Median us a call.
-float time_plan(LinearParams p, Plan plan, const Memory& memory, size_t bytes, int copies,
+template <typename AnyPlan>
+float time_plan(LinearParams p, const AnyPlan& plan, const Memory& memory, size_t bytes, int copies,
                 cudaStream_t stream) {
   const int calls = std::max(copies, 16);
   cudaGraph_t graph;
@@ -165,7 +170,45 @@ float time_plan(LinearParams p, Plan plan, const Memory& memory, size_t bytes, i
   return times[times.size() / 2];
 }
 
-// False if a result is wrong.
+// False if a result is wrong. Layers that the kernel of dot products takes, whether or not it is chosen.
+template <typename T>
+bool tune_dots(const LinearParams& p, const Layer& layer, const char* name, const Memory& memory,
+               size_t bytes, int copies, cudaStream_t stream) {
+  constexpr bool kIsFloat = sizeof(T) == 4;
+  if (!layer.transposed || layer.m > (kIsFloat ? 4 : 1)) {
+    return true;
+  }
+  const gemv::Plan chosen = gemv::choose_plan(layer);
+  const int rows = layer.m <= 2 ? layer.m : 4;
+  float of_chosen = -1.0f;
+  float best = 1e9f;
+  bool right = true;
+  for (int warps = 1; warps <= gemv::kMostWarps; warps *= 2) {
+    for (const int columns : {1, 2, 4}) {
+      for (const int steps : {1, 2, 4}) {
+        if (!gemv::is_plan(rows, warps, columns, steps)) {
+          continue;
+        }
+        const gemv::Plan plan{rows, warps, columns, steps, weight_bytes(layer) <= kPrefetchedBytes};
+        const bool is_chosen =
+            chosen.rows != 0 && warps == chosen.warps && columns == chosen.columns && steps == chosen.steps;
+        const double error = error_of<T>(p, plan, memory, stream);
+        const bool is_right = error >= 0.0 && error < (kIsFloat ? kMostErrorOfDots : kMostErrorBFloat16);
+        right = right && is_right;
+        const float time = time_plan(p, plan, memory, bytes, copies, stream);
+        std::printf("%s dots warps=%d columns=%d steps=%d %8.2f us  error %.2e%s%s\n", name, warps, columns,
+                    steps, time, error, is_right ? "" : "  WRONG", is_chosen ? "  <- chosen" : "");
+        of_chosen = is_chosen ? time : of_chosen;
+        best = std::min(best, time);
+      }
+    }
+  }
+  std::printf("%s dots chosen %.2f us, best %.2f%s\n", name, of_chosen, best,
+              of_chosen > 1.1f * best ? "  POLICY LOSES" : "");
+  return right;
+}
+
+// The same of tiles, and of both.
 template <typename T>
 bool tune(const LinearParams& p, const Machine& machine, const char* name, const Memory& memory,
           size_t weight_bytes, cudaStream_t stream) {
@@ -218,7 +261,7 @@ bool tune(const LinearParams& p, const Machine& machine, const char* name, const
   std::printf("%s chosen %.2f us, best %.2f (groups=%d splits=%d%s)%s\n", name, of_chosen, best,
               fastest.groups, fastest.splits, fastest.alone ? " alone" : "",
               of_chosen > 1.03f * best ? "  POLICY LOSES" : "");
-  return right;
+  return tune_dots<T>(p, layer, name, memory, bytes, copies, stream) && right;
 }
 
 template <typename T>

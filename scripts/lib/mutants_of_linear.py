@@ -18,6 +18,7 @@ _PASS = "python/aten_ext/_inductor_pass.py"
 _GRAPHS = "tests/ops/linear/test_inductor_pass.py"
 _SMALL = "tests/ops/linear/test_small_numbers_on_host.py"
 _PLANS = "tests/ops/linear/test_lt_on_host.py"
+_DOTS = "tests/ops/linear/test_gemv_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
@@ -42,6 +43,56 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "is_shallow(layer) ? Neighbours{0, kRows - 1} :",
         "false ? Neighbours{0, kRows - 1} :",
         ("tests/ops/linear/test_asked_of_cells.py::test_all_rows_speak_for_layers_of_little_depth",),
+    ),
+    *(
+        (f"linear: dot products: {whatever}", "aten_ext/ops/linear/gemv.cuh", old, to, (_DOTS,))
+        for whatever, old, to in (
+            (
+                "a lane without a vector reads one",
+                "exists ? load_past_l1(weight[c] + vector) : uint4{}",
+                "load_past_l1(weight[c] + vector)",
+            ),
+            ("only the first vectors are read", "if (turn + step + steps < turns)", "if (turn < 0)"),
+            (
+                "lanes keep what they send",
+                "upper ? sums[i + half] : sums[i];",
+                "upper ? sums[i] : sums[i + half];",
+            ),
+            (
+                "a warp's sums are left out",
+                "for (int warp = 1; warp < warps",
+                "for (int warp = 2; warp < warps",
+            ),
+            ("columns that do not exist are written", "own_row < p.M && own_column < p.N", "own_row < p.M"),
+        )
+    ),
+    (
+        "linear: dot products: columns that do not exist are read",
+        "aten_ext/ops/linear/gemv.cuh",
+        "min(first_column + group * columns + c, p.N - 1)",
+        "first_column + group * columns + c",
+        ("tests/ops/linear/test_on_host.py::test_nothing_beside_operands_is_touched",),
+    ),
+    (
+        "linear: dot products take two rows of 16 bits",
+        "aten_ext/ops/linear/gemv_plan.h",
+        "layer.m > (layer.is_float ? kMostRows : 1)",
+        "layer.m > kMostRows",
+        ("tests/ops/linear/test_gemv_on_host.py::test_which_layers_it_takes",),
+    ),
+    (
+        "linear: many columns in fp32 ask for no more than others",
+        "aten_ext/ops/linear/crossover.h",
+        "return !wide ? 0",
+        "return true ? 0",
+        ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
+    ),
+    (
+        "linear: cuBLASLt gets no workspace",
+        _LT,
+        "product.workspace > 0 ? at::cuda::getCUDABlasLtWorkspace() : nullptr",
+        "nullptr",
+        ("tests/ops/linear/test_lt_on_host.py::test_values",),
     ),
     (
         "core: calls whose tensors lie otherwise are taken for alike",

@@ -248,7 +248,8 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (49, 16384, 6102, torch.float32, 140),
         (49, 16384, 6106, torch.float32, 170),
         (64, 300_000, 1024, torch.bfloat16, 200),  # beyond the axes
-        (3, 20_000, 512, torch.float32, 150),  # many columns in fp32
+        (3, 20_000, 504, torch.float32, 150),  # many columns in fp32, and few k
+        (3, 20_000, 512, torch.float32, 120),
         (2, 20_000, 512, torch.float32, 130),  # by dot products
         (4, 24_576, 512, torch.float32, 107),  # that were measured
         (3, 20_000, 512, torch.bfloat16, 108),
