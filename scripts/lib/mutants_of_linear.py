@@ -66,12 +66,22 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             ("columns that do not exist are written", "own_row < p.M && own_column < p.N", "own_row < p.M"),
         )
     ),
-    (
-        "linear: dot products: columns that do not exist are read",
-        "aten_ext/ops/linear/gemv.cuh",
-        "min(first_column + group * columns + c, p.N - 1)",
-        "first_column + group * columns + c",
-        ("tests/ops/linear/test_on_host.py::test_nothing_beside_operands_is_touched",),
+    *(
+        (
+            f"linear: dot products: {whatever} that do not exist are read",
+            "aten_ext/ops/linear/gemv.cuh",
+            old,
+            to,
+            ("tests/ops/linear/test_on_host.py::test_nothing_beside_operands_is_touched",),
+        )
+        for whatever, old, to in (
+            (
+                "columns",
+                "min(first_column + group * columns + c, p.N - 1)",
+                "first_column + group * columns + c",
+            ),
+            ("rows", "min(m, p.M - 1)", "m"),
+        )
     ),
     (
         "linear: dot products take two rows of 16 bits",
@@ -83,8 +93,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: many columns in fp32 ask for no more than others",
         "aten_ext/ops/linear/crossover.h",
-        "return !wide ? 0",
-        "return true ? 0",
+        "return wide ? kAskedWide",
+        "return false ? kAskedWide",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (

@@ -236,16 +236,16 @@ constexpr int asked_of_relu(const Layer& layer) {
 }
 // The same of many columns in fp32 between cells, where upstream's time goes up and down, most where K is
 // small: of 233 such layers with K below 512 four were below 0.98, the least 0.76 (ten rows, 208 ->
-// 32704: 15.6 us and 20.6, and its cells have 1.45), of 913 others one (0.96, whose cells have 1.18). In 16
-// bits none of 760 was. Dot products take one or two rows.
-inline constexpr int kAskedWide[] = {150, 120};  // of small K, and of others
-inline constexpr int kAskedWideOfDots = 130;
+// 32704: 15.6 us and 20.6, and its cells have 1.45), of 913 others one (0.96, whose cells have 1.18). Of one
+// or two rows, which dot products take, one of 114 was (0.97, K = 40), of 184 others none; in 16 bits none of
+// 760.
+inline constexpr int kAskedWide[2][2] = {{150, 120}, {130, 0}};  // of small K, and of others
 constexpr int asked_if_wide(const Layer& layer) {
   constexpr int64_t kManyColumns = 1 << 14;
   constexpr int64_t kSomeDepth = 512;
   constexpr int64_t kRowsOfDots = 2;
   const bool wide = layer.is_float && layer.n > kManyColumns && !is_cell(layer);
-  return !wide ? 0 : layer.m <= kRowsOfDots ? kAskedWideOfDots : kAskedWide[layer.k >= kSomeDepth];
+  return wide ? kAskedWide[layer.m <= kRowsOfDots][layer.k >= kSomeDepth] : 0;
 }
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
