@@ -390,9 +390,16 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: rows of single inputs follow each other",
         _WORDS,
-        "if (p.count < 2 || has_rows_apart(p)) {",
-        "if (p.count < 2) {",
+        "p.count > kMostByInputs || has_rows_apart(p)",
+        "p.count > kMostByInputs",
         (f"{_CHOICE}::test_tiny_inputs_with_rows_apart",),
+    ),
+    (
+        "cat: lists of any length go input by input",
+        "aten_ext/ops/cat/words.cu",
+        "p.count > kMostByInputs || ",
+        "",
+        ("tests/ops/cat/test_choice_of_kernel.py::test_many_tiny_inputs",),
     ),
     (
         "cat: a pack of a row is of one input",

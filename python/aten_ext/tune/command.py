@@ -26,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the subcommand ``tune``."""
     parser = subparsers.add_parser(
         "tune",
-        help="measure this GPU for about three minutes; the rules decide by what was measured",
+        help="measure this GPU for about two minutes; the rules decide by what was measured",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )

@@ -6,7 +6,7 @@ ours begins while the one before it ends, as it does on a stream that is full of
 of a graph it does not. Weights rotate past the L2 where 64 of them can, and those that fit in it are timed
 again where they stay, as in a loop over a small model. The axes are those of
 ``aten_ext/ops/linear/crossover.h``. A :class:`Grid` says which cells are measured: all, or a fifth of them in
-about three minutes, between which a layer counts as what the worst of its neighbours is, and less.
+about two minutes, between which a layer counts as what the worst of its neighbours is, and less.
 """
 
 from __future__ import annotations
