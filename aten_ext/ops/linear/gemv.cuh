@@ -4,7 +4,8 @@
 // Bytes: K N of the weight, once; FLOPs: 2 M K N. The memory is the limit, or the L2 where the weight is
 // there. So weights go straight from there to registers, `steps` loads of each lane ahead of the
 // multiply-adds: no shared memory, no barrier before the sums, and few registers, so that many warps wait at
-// once. The tiles of few_rows.cu read 3.8 TB/s on an H200, this 4.3. Measured times: docs/kernels/linear.md.
+// once. The tiles of few_rows.cu read up to 3.8 TB/s on an H200, this 4.2. Measured times:
+// docs/kernels/linear.md.
 //
 // `warps` warps share k, in turns of 32 vectors of 16 bytes each, and have `columns` columns of the result
 // together. Products and sums are fp32. Sums are added up in a fixed order: the same bits on every run.

@@ -1,7 +1,7 @@
 // How the kernel for one row, or up to four (gemv.cuh), divides a layer. Standard library only.
 //
-// Chosen by times of all plans of 164 sizes on an H200 (docs/kernels/linear.md): what is chosen takes 3 to 6
-// % longer than the fastest plan of its size in the mean.
+// Chosen by times of all plans of 164 sizes on an H200 (docs/kernels/linear.md): in the mean they take 3 to 6
+// % longer than the fastest plan of their size.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,6 @@ constexpr int threads_of(int warps) {
   return warps * kWarp <= kSmallBlock ? kSmallBlock : warps * kWarp;
 }
 
-// Columns of a block.
-constexpr int columns_of(const Plan& plan) {
-  return threads_of(plan.warps) / kWarp / plan.warps * plan.columns;
-}
-
 // Whether there is a kernel for a plan.
 constexpr bool is_plan(int rows, int warps, int columns, int steps) {
   const bool is_wide = columns == 4;
@@ -41,9 +36,9 @@ constexpr bool is_plan(int rows, int warps, int columns, int steps) {
 
 // What the choice goes by, for one row, two, and more.
 struct Limits {
-  int vectors;     // of 16 bytes of a row that a warp has at least
-  int many_warps;  // of which there are so many anyway, each has more
-  int two, four;   // warps from which on they have so many columns
+  int vectors;     // of 16 bytes: a row of more is another warp's too, of eight at most
+  int many_warps;  // of all columns: fewer share a row where that still leaves so many
+  int two, four;   // warps from which on each has so many columns
 };
 inline constexpr Limits kLimits[3] = {{96, 8000, 300, 1000}, {64, 4000, 0, 700}, {64, 2000, 300, 3000}};
 
