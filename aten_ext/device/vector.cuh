@@ -86,12 +86,12 @@ __device__ __forceinline__ void unpack(MathType<T> (&to)[Vector<T>::kSize], cons
   }
 }
 
-// 16 bytes that are read once by this multiprocessor and that no running kernel writes: they leave the L1 to
-// others, and stay in the L2.
+// 16 bytes that this multiprocessor reads once: they leave the L1 to others, and stay in the L2. No load of
+// what is constant (.nc): a launch may have begun before the one that writes them has ended.
 __device__ __forceinline__ uint4 load_past_l1(const uint4* from) {
 #ifdef __CUDA_ARCH__
   uint4 bits;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
                : "l"(from));
   return bits;
