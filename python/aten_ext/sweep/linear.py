@@ -11,6 +11,8 @@ from aten_ext.sweep import draw, known_layers
 
 MAX_WEIGHT = 1 << 28
 """Elements of a weight: 1 GB in fp32."""
+MAX_COLUMNS = 1 << 18
+"""As many as the largest vocabularies have words."""
 
 
 def case(random: Random, device: str) -> Case | None:
@@ -20,7 +22,7 @@ def case(random: Random, device: str) -> Case | None:
     if random.random() < 0.5:
         model, (k, n) = draw.entry(random, known_layers.LINEAR)
     else:
-        model, k, n = "", draw.awkward(random, 8, 32768), draw.awkward(random, 8, 32768)
+        model, k, n = "", draw.awkward(random, 8, 32768), draw.awkward(random, 8, MAX_COLUMNS)
     while k * n > MAX_WEIGHT:
         k, n = max(8, k // 2), max(8, n // 2)
     few = random.random() < 0.85
