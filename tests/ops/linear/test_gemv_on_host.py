@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from device_on_host import library
-from ops.linear.test_on_host import DTYPES, assert_close, few_rows, load, mm, operands, reference
+from ops.linear.test_on_host import BIASES, DTYPES, assert_close, few_rows, load, mm, operands, reference
 
 pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
 
@@ -69,16 +69,7 @@ def test_bias_forms(dtype: torch.dtype, act: str, form: str) -> None:
     for m, plan in itertools.product(rows_of(dtype), ((1, 2, 2), (4, 2, 2), (8, 4, 2))):
         n, k = 35, 136
         mat1, mat2 = operands((m, n, k), dtype, transposed=True)
-        bias = {
-            "[]": torch.tensor(0.5),
-            "[1]": torch.tensor([0.5]),
-            "[n]": torch.randn(n),
-            "[n] strided": torch.randn(3 * n)[1::3],
-            "[1, n]": torch.randn(1, n),
-            "[m, 1]": torch.randn(m, 1),
-            "[m, n]": torch.randn(m, n),
-            "[m, n].t": torch.randn(n, m).t(),
-        }[form].to(dtype)
+        bias = BIASES[form](m, n).to(dtype)
         if dtype != torch.float32 and bias.shape == (m, n):
             continue  # no kernel takes it: test_on_host.py
         result = few_rows(bias, mat1, mat2, act, alpha=0.75, beta=-2, dots=plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -193,27 +193,28 @@ def test_wide_tiles(dtype: torch.dtype, transposed: bool, shape: tuple[int, int,
     assert_close(result, reference(None, mat1, mat2, 1, 0, ""), shape[2])
 
 
+BIASES: dict[str, Callable[[int, int], torch.Tensor]] = {
+    "[]": lambda m, n: torch.tensor(0.5),
+    "[1]": lambda m, n: torch.tensor([0.5]),
+    "[n]": lambda m, n: torch.randn(n),
+    "[n] strided": lambda m, n: torch.randn(3 * n)[1::3],
+    "[1, n]": lambda m, n: torch.randn(1, n),
+    "[m, 1]": lambda m, n: torch.randn(m, 1),
+    "[m, n]": lambda m, n: torch.randn(m, n),
+    "[m, n].t": lambda m, n: torch.randn(n, m).t(),
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("act", ["", "relu", "gelu"])
-@pytest.mark.parametrize(
-    "form", ["[]", "[1]", "[n]", "[n] strided", "[1, n]", "[m, 1]", "[m, n]", "[m, n].t"]
-)
+@pytest.mark.parametrize("form", BIASES)
 @pytest.mark.parametrize("shape", [(9, 35, 136), (24, 40, 1096)], ids=str)
 def test_bias_forms(dtype: torch.dtype, act: str, form: str, shape: tuple[int, int, int]) -> None:
     """In one block and in a cluster, whose blocks finish different rows."""
     load()
     m, n, k = shape
     mat1, mat2 = operands((m, n, k), dtype, True)
-    bias = {
-        "[]": torch.tensor(0.5),
-        "[1]": torch.tensor([0.5]),
-        "[n]": torch.randn(n),
-        "[n] strided": torch.randn(3 * n)[1::3],
-        "[1, n]": torch.randn(1, n),
-        "[m, 1]": torch.randn(m, 1),
-        "[m, n]": torch.randn(m, n),
-        "[m, n].t": torch.randn(n, m).t(),
-    }[form].to(dtype)
+    bias = BIASES[form](m, n).to(dtype)
     options: dict[str, Any] = {"alpha": 0.75, "beta": -2}
     if dtype != torch.float32 and bias.shape == (m, n):
         with pytest.raises(RuntimeError, match=WHOLE_MATRIX):
