@@ -175,11 +175,11 @@ template <typename T>
 bool tune_dots(const LinearParams& p, const Layer& layer, const char* name, const Memory& memory,
                size_t bytes, int copies, cudaStream_t stream) {
   constexpr bool kIsFloat = sizeof(T) == 4;
-  if (!layer.transposed || layer.m > (kIsFloat ? 4 : 1)) {
+  if (!gemv::can_take(layer)) {
     return true;
   }
   const gemv::Plan chosen = gemv::choose_plan(layer);
-  const int rows = layer.m <= 2 ? layer.m : 4;
+  const int rows = gemv::rows_of(layer.m);
   float of_chosen = -1.0f;
   float best = 1e9f;
   bool right = true;

@@ -282,8 +282,8 @@ int words_of_uneven_inputs(const CatRunsParams& p, int word) {
   return !alike && up_to(words, most.four) ? 4 : 0;
 }
 
-// As many inputs as one launch takes. Each has blocks of its own, which do little: 10,000 of [37] in fp32
-// took 15.7 us in five launches, and 5.1 in four by runs.
+// Each input has blocks of its own there, which do little: 10,000 of [37] in fp32 took 15.7 us so, in five
+// launches, and 5.1 by runs. Up to so many are one launch, where arguments may be large.
 constexpr int kMostByInputs = 2000;
 
 // How many words a thread makes input by input; 0: not in this way.

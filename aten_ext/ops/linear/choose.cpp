@@ -252,7 +252,7 @@ const char* decline_tiles(const Tiles& tiles) {
 
 // The layer that a call asks the tables for. Where upstream copies what is added, its product is that of a
 // layer without a bias.
-crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan) {
+crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan, bool by_dots) {
   const bool bias = is_bias_of_lt(call);
   const bool whole_rows = keeps_aligned(call.mat1, call.k()) &&
                           keeps_aligned(call.mat2, plan.mat2_is_transposed ? call.k() : call.n());
@@ -265,7 +265,8 @@ crossover::Layer crossover_layer(const LinearCall& call, const FewRowsPlan& plan
           layout_of(call, plan),
           alignment_of_part(call.mat1),
           call.epilogue == Epilogue::ReLU,
-          whole_rows && !plan.vectors};
+          whole_rows && !plan.vectors,
+          by_dots};
 }
 
 // Whether a call becomes a part of a graph, behind another kernel. A device that is no GPU stands for one
@@ -292,7 +293,8 @@ const char* cut_by_tables(const LinearCall& call, const Gpu& gpu, FewRowsPlan& p
   if (table.percent == nullptr || of_graphs.percent == nullptr) {
     return "no table of the shapes that upstream multiplies faster";
   }
-  const crossover::Layer layer = crossover_layer(call, plan);
+  const cuda::few_rows::Layer sizes = few_rows_layer(call, gpu, plan);
+  const crossover::Layer layer = crossover_layer(call, plan, cuda::gemv::takes(sizes));
   const int least = crossover::least_percent(table.percent, layer);
   const int least_in_graphs = crossover::least_percent(of_graphs.percent, layer);
   bool is_ours = least >= crossover::asked(layer, table.least, /*in_graph=*/false);
@@ -300,13 +302,13 @@ const char* cut_by_tables(const LinearCall& call, const Gpu& gpu, FewRowsPlan& p
   if (!is_ours && !is_ours_in_graphs) {
     return slower;
   }
-  const Tiles& tiles = tiles_of(few_rows_layer(call, gpu, plan));
+  const Tiles& tiles = tiles_of(sizes);
   if (const char* reason = decline_tiles(tiles)) {
     return reason;
   }
   plan.dots = tiles.dots;
   plan.tiles = tiles.plan;
-  if (plan.dots.rows == 0 && !crossover::has_measured_columns(layer) &&
+  if (!layer.by_dots && !crossover::has_measured_columns(layer) &&
       cuda::few_rows::is_uneven(tiles.layer, tiles.plan)) {
     const int asked = crossover::asked_if_uneven(layer);
     is_ours = is_ours && least >= asked;

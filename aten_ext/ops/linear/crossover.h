@@ -80,6 +80,7 @@ struct Layer {
   int64_t mat1_alignment = kLine;  // bytes, of rows that lie apart or begin within a line; kLine of others
   bool has_relu = false;
   bool begins_between_vectors = false;  // an operand whose rows are whole vectors from there on
+  bool by_dots = false;                 // dot products (gemv_plan.h), not tiles
 };
 
 constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
@@ -235,17 +236,15 @@ constexpr int asked_of_relu(const Layer& layer) {
   return !one_row ? 0 : layer.k > kDepth ? kAskedOfReLUInDepth : kAskedOfReLU;
 }
 // The same of many columns in fp32 between cells, where upstream's time goes up and down, most where K is
-// small: of 233 such layers with K below 512 four were below 0.98, the least 0.76 (ten rows, 208 ->
-// 32704: 15.6 us and 20.6, and its cells have 1.45), of 913 others one (0.96, whose cells have 1.18). Of one
-// or two rows, which dot products take, one of 114 was (0.97, K = 40), of 184 others none; in 16 bits none of
-// 760.
+// small: of 233 such layers with K below 512 four were below 0.98, the least 0.76 (ten rows, 208 -> 32704:
+// 15.6 us and 20.6, and its cells have 1.45), of 913 others one (0.96, whose cells have 1.18). By dot
+// products one of 114 was (0.97, K = 40), of 184 others none; in 16 bits none of 760.
 inline constexpr int kAskedWide[2][2] = {{150, 120}, {130, 0}};  // of small K, and of others
 constexpr int asked_if_wide(const Layer& layer) {
   constexpr int64_t kManyColumns = 1 << 14;
   constexpr int64_t kSomeDepth = 512;
-  constexpr int64_t kRowsOfDots = 2;
   const bool wide = layer.is_float && layer.n > kManyColumns && !is_cell(layer);
-  return wide ? kAskedWide[layer.m <= kRowsOfDots][layer.k >= kSomeDepth] : 0;
+  return wide ? kAskedWide[layer.by_dots][layer.k >= kSomeDepth] : 0;
 }
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.

@@ -1,7 +1,6 @@
 // How the kernel for one row, or up to four (gemv.cuh), divides a layer. Standard library only.
 //
-// Chosen by times of all plans of 164 sizes on an H200 (docs/kernels/linear.md): in the mean they take 3 to 6
-// % longer than the fastest plan of their size.
+// The limits were fitted to times of all plans of 164 sizes on an H200 (docs/kernels/linear.md).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,22 @@ constexpr bool is_plan(int rows, int warps, int columns, int steps) {
   return is_ahead && (warps < kMostWarps || (!is_wide && steps == (rows == 1 ? 4 : 2)));
 }
 
-// What the choice goes by, for one row, two, and more.
+constexpr int rows_of(int m) {
+  return m <= 2 ? m : 4;
+}
+
+// Vectors of 16 bytes of a row.
+constexpr int vectors_of(const few_rows::Layer& layer) {
+  return layer.k / (layer.is_float ? 4 : 8);
+}
+
+// Whether the kernel can compute a layer.
+constexpr bool can_take(const few_rows::Layer& layer) {
+  return layer.transposed && layer.vectors && layer.m <= (layer.is_float ? 4 : 1);
+}
+
+// What the choice goes by, for one row, two, and more. Warps are those of an H200: another GPU's limits are
+// as many for each multiprocessor.
 struct Limits {
   int vectors;     // of 16 bytes: a row of more is another warp's too, of eight at most
   int many_warps;  // of all columns: fewer share a row where that still leaves so many
@@ -45,17 +59,16 @@ inline constexpr Limits kLimits[3] = {{96, 8000, 300, 1000}, {64, 4000, 0, 700},
 // Of three and four rows tiles are faster where the weight is large or has many columns, and of few k and
 // many columns but for one row of fp32 (64 -> 16384 in bf16: 2.3 us and not 2.5).
 constexpr bool takes(const few_rows::Layer& layer) {
-  constexpr int kMostRows = 4, kManyColumns = 4096;
+  constexpr int kManyColumns = 4096;
   constexpr int64_t kLargeWeight = 1 << 21;  // elements
   constexpr int kFewVectors = 16;
-  const int vectors = layer.k * (layer.is_float ? 4 : 2) / 16;
-  if (!layer.transposed || !layer.vectors || layer.m > (layer.is_float ? kMostRows : 1)) {
+  if (!can_take(layer)) {
     return false;
   }
   if (layer.m > 2) {
     return layer.n <= kManyColumns && int64_t{layer.n} * layer.k <= kLargeWeight;
   }
-  return (layer.is_float && layer.m == 1) || layer.n <= kManyColumns || vectors > kFewVectors;
+  return (layer.is_float && layer.m == 1) || layer.n <= kManyColumns || vectors_of(layer) > kFewVectors;
 }
 
 // Of no rows: the kernel does not take the layer.
@@ -65,26 +78,29 @@ constexpr Plan choose_plan(const few_rows::Layer& layer) {
   }
   constexpr int kMaxColumns = 4;
   const Limits& limits = kLimits[layer.m <= 2 ? layer.m - 1 : 2];
-  const int vectors = layer.k * (layer.is_float ? 4 : 2) / 16;
+  const int vectors = vectors_of(layer);
   const int least_columns = layer.m == 2 ? 2 : 1;
+  const auto here = [&](int warps) {
+    return int64_t{warps} * layer.machine.multiprocessors / few_rows::kH200.multiprocessors;
+  };
   const auto columns_with = [&](int warps) {
     const int64_t all = int64_t{layer.n} * warps;
-    return all >= int64_t{limits.four} * kMaxColumns ? kMaxColumns
-           : all >= int64_t{limits.two} * 2          ? 2
-                                                     : least_columns;
+    return all >= here(limits.four) * kMaxColumns ? kMaxColumns
+           : all >= here(limits.two) * 2          ? 2
+                                                  : least_columns;
   };
   int warps = 1;
   while (warps < kMostWarps / 2 && warps * limits.vectors < vectors) {
     warps *= 2;
   }
-  while (warps > 1 && int64_t{layer.n} * warps >= int64_t{2} * limits.many_warps * columns_with(warps)) {
+  while (warps > 1 && int64_t{layer.n} * warps >= 2 * here(limits.many_warps) * columns_with(warps)) {
     warps /= 2;
   }
   const int columns = columns_with(warps);
   // A few columns of great depth: all warps that a block can have.
   constexpr int kFewWarps = 800, kDeep = 1024;
-  if (warps == kMostWarps / 2 && columns < kMaxColumns && int64_t{layer.n} * warps <= kFewWarps * columns &&
-      vectors >= kDeep) {
+  if (warps == kMostWarps / 2 && columns < kMaxColumns &&
+      int64_t{layer.n} * warps <= here(kFewWarps) * columns && vectors >= kDeep) {
     warps = kMostWarps;
   }
   const int turns = ceil_div(vectors, kWarp * warps);
@@ -93,19 +109,18 @@ constexpr Plan choose_plan(const few_rows::Layer& layer) {
                                                                        : 4)
                     : layer.m == 2 && columns == kMaxColumns && turns <= 1 ? 1
                                                                            : 2;
-  const int rows = layer.m <= 2 ? layer.m : 4;
   // As in few_rows_plan.h: of a large weight the requests are in the way of the launch before.
   const bool is_small = few_rows::weight_bytes(layer) <= few_rows::kPrefetchedBytes;
-  return {rows, warps, columns, steps, is_small};
+  return {rows_of(layer.m), warps, columns, steps, is_small};
 }
 
 // Every plan that may be chosen has a kernel.
-constexpr bool has_kernels() {
+constexpr bool has_kernels(const few_rows::Machine& machine) {
   for (int m = 1; m <= 4; ++m) {
     for (int is_float = 0; is_float <= 1; ++is_float) {
       for (int k = 8; k <= 1 << 17; k *= 2) {
         for (int n = 1; n <= 1 << 17; n *= 2) {
-          const Plan plan = choose_plan({m, n, k + 8, is_float != 0, true, few_rows::kH200, true});
+          const Plan plan = choose_plan({m, n, k + 8, is_float != 0, true, machine, true});
           if (plan.rows != 0 && !is_plan(plan.rows, plan.warps, plan.columns, plan.steps)) {
             return false;
           }
@@ -115,14 +130,18 @@ constexpr bool has_kernels() {
   }
   return true;
 }
-static_assert(has_kernels());
+inline constexpr few_rows::Machine kSixteen{16, 227 << 10, {16, 8, 4, 2, 1}};
+static_assert(has_kernels(few_rows::kH200) && has_kernels(kSixteen));
 
 constexpr bool chooses(int m, int n, int k, bool is_float, int warps, int columns, int steps) {
   const Plan plan = choose_plan({m, n, k, is_float, true, few_rows::kH200});
   return plan.warps == warps && plan.columns == columns && plan.steps == steps;
 }
-// Among the fastest plans of their layers.
+// Plans that the shipped table was measured with.
 static_assert(chooses(1, 4096, 4096, true, 8, 4, 2) && chooses(1, 14336, 4096, false, 4, 4, 2));
 static_assert(chooses(1, 64, 16384, true, 16, 1, 4) && chooses(1, 512, 128, true, 1, 1, 2));
+// What leaves an H200 idle fills a small GPU, with more columns a warp.
+static_assert(choose_plan({1, 256, 1024, true, true, few_rows::kH200}).columns == 2 &&
+              choose_plan({1, 256, 1024, true, true, kSixteen}).columns == 4);
 
 }  // namespace aten_ext::cuda::gemv

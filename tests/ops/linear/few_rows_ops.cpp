@@ -45,7 +45,7 @@ aten_ext::cuda::LinearPlan plan_of(const LinearCall& call, at::IntArrayRef tiles
         few_rows::make_plan(layer, static_cast<int>(tiles[0]), static_cast<int>(tiles[1]), tiles[2] != 0);
   }
   if (!dots.empty()) {
-    const int rows = call.m() <= 2 ? static_cast<int>(call.m()) : 4;
+    const int rows = aten_ext::cuda::gemv::rows_of(static_cast<int>(call.m()));
     plan.dots = {rows, static_cast<int>(dots[0]), static_cast<int>(dots[1]), static_cast<int>(dots[2]), true};
   }
   return {plan};

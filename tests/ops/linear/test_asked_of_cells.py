@@ -252,6 +252,8 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (3, 20_000, 512, torch.float32, 120),
         (2, 20_000, 480, torch.float32, 130),  # by dot products
         (2, 20_000, 512, torch.float32, 108),
+        (2, 20_000, 511, torch.float32, 150),  # rows of no whole vectors are in tiles
+        (2, 20_000, 513, torch.float32, 120),
         (4, 24_576, 512, torch.float32, 107),  # that were measured
         (3, 20_000, 512, torch.bfloat16, 108),
         (51, 103, 1, torch.float32, 255),  # and below them, as much as a cell shows
