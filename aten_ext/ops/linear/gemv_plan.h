@@ -30,7 +30,8 @@ constexpr bool is_plan(int rows, int warps, int columns, int steps) {
   const bool is_ahead = rows == 1   ? (is_wide ? steps <= 2 : steps >= 2)
                         : rows == 2 ? columns > 1 && (is_wide ? steps <= 2 : steps == 2)
                                     : steps == 2;
-  return is_ahead && (warps < kMostWarps || (!is_wide && steps == (rows == 1 ? 4 : 2)));
+  const int most_steps = rows == 1 && !is_wide ? 4 : 2;
+  return is_ahead && (warps < kMostWarps || (steps == most_steps && (rows == 1 || !is_wide)));
 }
 
 constexpr int rows_of(int m) {
@@ -71,10 +72,39 @@ constexpr bool takes(const few_rows::Layer& layer) {
   return (layer.is_float && layer.m == 1) || layer.n <= kManyColumns || vectors_of(layer) > kFewVectors;
 }
 
+// For a weight that the L2 cannot hold. All of a row is on its way at once: as few warps share it as read it
+// in two loads each. Eight warps read in turns a row too long for that. No warps: so few columns leave a
+// multiprocessor idle.
+constexpr Plan choose_streaming_plan(const few_rows::Layer& layer) {
+  constexpr int kColumns = 4, kMostLoads = 2, kWarpsInTurns = 8;
+  const int loads = ceil_div(vectors_of(layer), kWarp);  // of a lane, if one warp read the row
+  const int most_warps = layer.m == 1 ? kMostWarps : kMostWarps / 2;
+  int warps = 1;
+  while (warps < most_warps && warps * kMostLoads < loads) {
+    warps *= 2;
+  }
+  int steps = loads <= warps && warps < kMostWarps ? 1 : kMostLoads;
+  if (warps * kMostLoads < loads) {
+    warps = kWarpsInTurns;
+    steps = 1;
+  }
+  const int columns_of_block = kColumns * threads_of(warps) / kWarp / warps;
+  if (ceil_div(layer.n, columns_of_block) < layer.machine.multiprocessors) {
+    return {};
+  }
+  return {rows_of(layer.m), warps, kColumns, steps, false};
+}
+
 // Of no rows: the kernel does not take the layer.
 constexpr Plan choose_plan(const few_rows::Layer& layer) {
   if (!takes(layer)) {
     return {};
+  }
+  constexpr int64_t kHeldByL2 = 40 << 20;  // bytes
+  if (layer.m <= 2 && few_rows::weight_bytes(layer) > kHeldByL2) {
+    if (const Plan plan = choose_streaming_plan(layer); plan.warps != 0) {
+      return plan;
+    }
   }
   constexpr int kMaxColumns = 4;
   const Limits& limits = kLimits[layer.m <= 2 ? layer.m - 1 : 2];
@@ -138,7 +168,9 @@ constexpr bool chooses(int m, int n, int k, bool is_float, int warps, int column
   return plan.warps == warps && plan.columns == columns && plan.steps == steps;
 }
 // Plans that the shipped table was measured with.
-static_assert(chooses(1, 4096, 4096, true, 8, 4, 2) && chooses(1, 14336, 4096, false, 4, 4, 2));
+static_assert(chooses(1, 4096, 4096, true, 16, 4, 2) && chooses(1, 14336, 4096, false, 8, 4, 2));
+static_assert(chooses(1, 6144, 8192, false, 16, 4, 2) && chooses(1, 6144, 8200, false, 8, 4, 1));
+static_assert(chooses(2, 4096, 14336, true, 8, 4, 1));
 static_assert(chooses(1, 64, 16384, true, 16, 1, 4) && chooses(1, 512, 128, true, 1, 1, 2));
 // What leaves an H200 idle fills a small GPU, with more columns a warp.
 static_assert(choose_plan({1, 256, 1024, true, true, few_rows::kH200}).columns == 2 &&

@@ -2,6 +2,7 @@
 // backwards.
 #pragma once
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -108,6 +109,12 @@ inline GatesBackwardPlan backward_plan(Dtype dtype, const at::Tensor& state, boo
   plan.tile = gates_tile(plan.batch, plan.hidden, units, biases, plan.element(),
                          int64_t{kBlocksOfMultiprocessor} * gpu_of(state.device()).multiprocessors);
   return plan;
+}
+
+// Upstream sums biases' gradients with at::sum, which autocast has answer in fp32.
+inline const char* decline_autocast(Dtype dtype, bool biases) {
+  const bool casts = biases && (dtype == Dtype::Half || dtype == Dtype::BFloat16);
+  return casts && at::autocast::is_autocast_enabled(at::kCUDA) ? "biases of 16 bits under autocast" : nullptr;
 }
 
 // Plans of what the kernels take, wherever upstream is as fast; or the reason why they do not.

@@ -35,7 +35,10 @@ const char* decline_backward(const args::_thnn_fused_gru_cell_backward& a) {
   if (const char* reason = cuda::decline_gates_size(a.grad_hy)) {
     return reason;
   }
-  return a.workspace.is_contiguous() ? nullptr : "tensor that is not contiguous";
+  if (!a.workspace.is_contiguous()) {
+    return "tensor that is not contiguous";
+  }
+  return cuda::decline_autocast(to_dtype(a.grad_hy.scalar_type()), a.has_bias);
 }
 
 }  // namespace

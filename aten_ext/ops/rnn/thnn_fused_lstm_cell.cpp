@@ -49,9 +49,10 @@ const char* decline_backward(const args::_thnn_fused_lstm_cell_backward_impl& a)
   if (const char* reason = cuda::decline_gates_size(a.cx)) {
     return reason;
   }
-  return a.cx.is_contiguous() && a.cy.is_contiguous() && a.workspace.is_contiguous()
-             ? nullptr
-             : "tensor that is not contiguous";
+  if (!a.cx.is_contiguous() || !a.cy.is_contiguous() || !a.workspace.is_contiguous()) {
+    return "tensor that is not contiguous";
+  }
+  return cuda::decline_autocast(to_dtype(a.cx.scalar_type()), a.has_bias);
 }
 
 }  // namespace

@@ -91,6 +91,21 @@ def test_declines(name: str, reason: str, changes: dict[str, Any]) -> None:
     assert ask(name, **changes) == reason
 
 
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16], ids=str)
+def test_declines_biases_of_16_bits_under_autocast(autocast: torch.dtype) -> None:
+    """Upstream sums them with at::sum, which answers in fp32 there; a CPU's autocast is another's affair."""
+    for name in (GRU_BACKWARD, LSTM_BACKWARD):
+        for dtype in (torch.half, torch.bfloat16):
+            with torch.autocast("cuda", autocast):
+                assert ask(name, dtype=dtype) == "biases of 16 bits under autocast"
+                assert ask(name, dtype=dtype, has_bias=False) == ""
+            with torch.autocast("cpu", torch.bfloat16):
+                assert ask(name, dtype=dtype) == ""
+        for dtype in (torch.float32, torch.float64):
+            with torch.autocast("cuda", autocast):
+                assert ask(name, dtype=dtype) == ""
+
+
 def test_plans() -> None:
     """Two units of fp32 where they are neighbours; biases in the same launch up to 64 rows."""
     plans = {
@@ -285,6 +300,22 @@ def test_training(dtype: torch.dtype, cell: str, bias: bool, forward: bool) -> N
     torch.testing.assert_close(value, expected, rtol=size, atol=size)
     for mine, upstreams in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, upstreams, rtol=size, atol=size)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_dtypes_under_autocast(dtype: torch.dtype, has_bias: bool) -> None:
+    torch.manual_seed(0)
+    for name in (LSTM_BACKWARD, GRU_BACKWARD):
+        given = arguments(name, 5, 33, new_on_gpu(dtype)) | {"has_bias": has_bias}
+        operator = getattr(torch.ops.aten, name)
+        with torch.autocast("cuda", torch.bfloat16):
+            ours = operator(**given)
+            with aten_ext.disabled():
+                theirs = operator(**given)
+        found, expected = ([None if t is None else t.dtype for t in results] for results in (ours, theirs))
+        assert found == expected
 
 
 @pytest.mark.gpu
