@@ -15,9 +15,10 @@ namespace aten_ext::cuda {
 template <typename T>
 class EarlyBias {
  public:
-  // The thread's first result is [m, n], the next ones are `rows` further down.
+  // The thread's first result is [m, n], the next ones are `rows` further down. What all columns share one
+  // column's threads ask for: from every block the same lines of the L2 would be asked for in turn.
   __device__ __forceinline__ EarlyBias(const LinearParams& p, int m, int n, int rows) {
-    if (p.bias != nullptr && m < p.M && n < p.N) {
+    if (p.bias != nullptr && m < p.M && n < (p.bias_stride_n == 0 ? 1 : p.N)) {
       prefetch_to_l2(at(p, m, n));
       for (int row = m + rows; p.bias_stride_m != 0 && row < p.M; row += rows) {
         prefetch_to_l2(at(p, row, n));

@@ -170,7 +170,7 @@ constexpr bool chooses(int m, int n, int k, bool is_float, int warps, int column
 // Plans that the shipped table was measured with.
 static_assert(chooses(1, 4096, 4096, true, 16, 4, 2) && chooses(1, 14336, 4096, false, 8, 4, 2));
 static_assert(chooses(1, 6144, 8192, false, 16, 4, 2) && chooses(1, 6144, 8200, false, 8, 4, 1));
-static_assert(chooses(2, 4096, 14336, true, 8, 4, 1));
+static_assert(chooses(2, 4096, 14336, true, 8, 4, 1) && chooses(1, 500, 50000, false, 8, 4, 2));
 static_assert(chooses(1, 64, 16384, true, 16, 1, 4) && chooses(1, 512, 128, true, 1, 1, 2));
 // What leaves an H200 idle fills a small GPU, with more columns a warp.
 static_assert(choose_plan({1, 256, 1024, true, true, few_rows::kH200}).columns == 2 &&

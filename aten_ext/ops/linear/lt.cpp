@@ -128,7 +128,9 @@ uint32_t attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoC
 // cuBLASLt's number for its kernels of 16 bits that load through Hopper's TMA.
 constexpr uint32_t kHopperKernels = 66;
 // What the rule below was measured to gain by: few terms a sum, so that storing the result counts, and many
-// rows, in whole tiles.
+// rows, in whole tiles. Of fewer terms than 256 (2026-11-30, 11 sizes each of K from 8 to 192) tiles of 128 x
+// 128 are between 0.85 and 1.22 times as fast.
+constexpr int64_t kMinTermsOfSmallTiles = 256;
 constexpr int64_t kMaxTermsOfSmallTiles = 3072;
 constexpr int64_t kMinRowsOfSmallTiles = 384;
 constexpr int64_t kRowsOfSmallTiles = 128;
@@ -147,8 +149,9 @@ int pick(const LtKey& key, const cublasLtMatmulHeuristicResult_t (&answers)[kAns
   const auto is_whole_sums = [&](int i) {
     return of(i, CUBLASLT_ALGO_CONFIG_ID) == kHopperKernels && of(i, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) == 1;
   };
-  if (key.dtype == Dtype::Float || key.k > kMaxTermsOfSmallTiles || key.m < kMinRowsOfSmallTiles ||
-      key.m % kRowsOfSmallTiles != 0 || answers[0].wavesCount <= 2 || !is_whole_sums(0)) {
+  if (key.dtype == Dtype::Float || key.k < kMinTermsOfSmallTiles || key.k > kMaxTermsOfSmallTiles ||
+      key.m < kMinRowsOfSmallTiles || key.m % kRowsOfSmallTiles != 0 || answers[0].wavesCount <= 2 ||
+      !is_whole_sums(0)) {
     return 0;
   }
   for (int i = 1; i < count; ++i) {
