@@ -269,6 +269,22 @@ def test_what_a_layer_between_cells_asks_of_them(
         assert explain(rows, n, k, dtype).route == route
 
 
+def test_what_25_to_31_rows_ask(pretend: Any) -> None:
+    """In 16 bits, with a weight of 8 to 20 million elements, more than any of the sizes around."""
+    pretend(of_100(), MADE_UP.name)
+    sizes = [(3072, 4096), (4096, 2048), (4096, 4864)]
+    asking = [(rows, *size) for rows in (25, 28, 31) for size in sizes]
+    others = [(rows, *size) for rows in (24, 32, 33) for size in sizes]
+    others += [(28, 2048, 4032), (28, 4096, 4928)]
+    register(MADE_UP, all_of(124))
+    for dtype in (torch.bfloat16, torch.float16):
+        assert {explain(*layer, dtype).route for layer in asking} == {"upstream"}
+        assert {explain(*layer, dtype).route for layer in others} == {"fused"}
+    assert {explain(*layer, torch.float32).route for layer in asking} == {"fused"}
+    register(MADE_UP, all_of(125))
+    assert {explain(*layer, torch.bfloat16).route for layer in asking} == {"fused"}
+
+
 @pytest.mark.parametrize(
     ("dtype", "begin", "least"),
     [(torch.float16, 1, 175), (torch.float16, 0, 107), (torch.bfloat16, 1, 118), (torch.float32, 1, 112)],
