@@ -3,6 +3,7 @@
 // The limits were fitted to times of all plans of 164 sizes on an H200 (docs/kernels/linear.md).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/math.h"
@@ -73,24 +74,33 @@ constexpr bool takes(const few_rows::Layer& layer) {
 }
 
 // For a weight that the L2 cannot hold. All of a row is on its way at once: as few warps share it as read it
-// in two loads each. Eight warps read in turns a row too long for that. No warps: so few columns leave a
-// multiprocessor idle.
+// in two loads each. A row that is too long for that, or that would leave many of their lanes nothing to
+// read, is read in turns by fewer warps. No warps: so few columns leave a multiprocessor idle.
 constexpr Plan choose_streaming_plan(const few_rows::Layer& layer) {
-  constexpr int kColumns = 4, kMostLoads = 2, kWarpsInTurns = 8;
-  const int loads = ceil_div(vectors_of(layer), kWarp);  // of a lane, if one warp read the row
+  constexpr int kColumns = 4, kMostLoads = 2, kWarpsOfLongRow = 8, kWarpsOfOtherTurns = 4;
+  const int vectors = vectors_of(layer);
+  const int loads = ceil_div(vectors, kWarp);  // of a lane, if one warp read the row
   const int most_warps = layer.m == 1 ? kMostWarps : kMostWarps / 2;
   int warps = 1;
   while (warps < most_warps && warps * kMostLoads < loads) {
     warps *= 2;
   }
   int steps = loads <= warps && warps < kMostWarps ? 1 : kMostLoads;
-  if (warps * kMostLoads < loads) {
-    warps = kWarpsInTurns;
+  const bool is_long = warps * kMostLoads < loads;
+  // Five in eight lanes.
+  const bool is_sparse = warps > 1 && loads > warps && vectors * 8 <= warps * kMostLoads * kWarp * 5;
+  if (is_long || is_sparse) {
+    warps = is_long ? kWarpsOfLongRow : std::min(warps / 2, kWarpsOfOtherTurns);
     steps = 1;
   }
-  const int columns_of_block = kColumns * threads_of(warps) / kWarp / warps;
-  if (ceil_div(layer.n, columns_of_block) < layer.machine.multiprocessors) {
+  const int blocks = ceil_div(layer.n, kColumns * threads_of(warps) / kWarp / warps);
+  if (blocks < layer.machine.multiprocessors) {
     return {};
+  }
+  // So few blocks at once have too little on its way.
+  constexpr int kFewBlocks = 3;  // for each multiprocessor
+  if (is_long && blocks < kFewBlocks * layer.machine.multiprocessors) {
+    steps = kMostLoads;
   }
   return {rows_of(layer.m), warps, kColumns, steps, false};
 }
@@ -100,7 +110,7 @@ constexpr Plan choose_plan(const few_rows::Layer& layer) {
   if (!takes(layer)) {
     return {};
   }
-  constexpr int64_t kHeldByL2 = 40 << 20;  // bytes
+  constexpr int64_t kHeldByL2 = 60 << 20;  // bytes
   if (layer.m <= 2 && few_rows::weight_bytes(layer) > kHeldByL2) {
     if (const Plan plan = choose_streaming_plan(layer); plan.warps != 0) {
       return plan;
@@ -170,7 +180,10 @@ constexpr bool chooses(int m, int n, int k, bool is_float, int warps, int column
 // Plans that the shipped table was measured with.
 static_assert(chooses(1, 4096, 4096, true, 16, 4, 2) && chooses(1, 14336, 4096, false, 8, 4, 2));
 static_assert(chooses(1, 6144, 8192, false, 16, 4, 2) && chooses(1, 6144, 8200, false, 8, 4, 1));
-static_assert(chooses(2, 4096, 14336, true, 8, 4, 1) && chooses(1, 500, 50000, false, 8, 4, 2));
+static_assert(chooses(1, 27648, 4480, false, 4, 4, 1) && chooses(1, 27648, 5128, false, 16, 4, 2));
+static_assert(chooses(1, 40960, 2560, false, 4, 4, 1) && chooses(1, 40960, 2568, false, 8, 4, 2));
+static_assert(chooses(1, 1580, 14304, true, 8, 4, 2) && chooses(1, 1584, 14304, true, 8, 4, 1));
+static_assert(chooses(2, 4096, 14336, true, 8, 4, 1) && chooses(1, 500, 80000, false, 8, 4, 2));
 static_assert(chooses(1, 64, 16384, true, 16, 1, 4) && chooses(1, 512, 128, true, 1, 1, 2));
 // What leaves an H200 idle fills a small GPU, with more columns a warp.
 static_assert(choose_plan({1, 256, 1024, true, true, few_rows::kH200}).columns == 2 &&
