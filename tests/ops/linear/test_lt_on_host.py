@@ -111,7 +111,7 @@ LARGE, SMALL = 66024, 66020
 def test_choice_among_the_answers(
     lt: Any, dtype: torch.dtype, m: int, k: int, id_: int, waves: float, split: int, expected: int
 ) -> None:
-    """Smaller tiles of the same kernel where there are many and K is short, not too short; else upstream's."""
+    """Smaller tiles of the same kernel where there are many and K is not long, not tiny; else upstream's."""
     lt.set_answers(id_, waves, split)
     bias, mat1, mat2 = layer(m, 5, k, dtype)
     result, exact = addmm(bias, mat1, mat2), reference(bias, mat1, mat2, 1, 1, "none")
