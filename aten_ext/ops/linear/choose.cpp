@@ -206,7 +206,7 @@ cuda::few_rows::Layer few_rows_layer(const LinearCall& call, const Gpu& gpu, con
           static_cast<int>(call.k()),
           plan.dtype == Dtype::Float,
           plan.mat2_is_transposed,
-          {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters},
+          {gpu.multiprocessors, gpu.shared_bytes, gpu.clusters, gpu.l2_bytes},
           plan.vectors};
 }
 

@@ -15,8 +15,8 @@ namespace aten_ext::cuda {
 template <typename T>
 class EarlyBias {
  public:
-  // The thread's first result is [m, n], the next ones are `rows` further down. What all columns share one
-  // column's threads ask for: from every block the same lines of the L2 would be asked for in turn.
+  // The thread's first result is [m, n], the next ones are `rows` further down. A bias that all columns share
+  // is asked for by the threads of one: the L2 answers requests of all blocks for one line in turn.
   __device__ __forceinline__ EarlyBias(const LinearParams& p, int m, int n, int rows) {
     if (p.bias != nullptr && m < p.M && n < (p.bias_stride_n == 0 ? 1 : p.N)) {
       prefetch_to_l2(at(p, m, n));

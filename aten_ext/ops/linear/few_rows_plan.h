@@ -20,6 +20,7 @@ struct Machine {
   int multiprocessors;
   int smem_bytes;               // the most that a block may ask for
   std::array<int, 5> clusters;  // of 1, 2, 4, 8 and 16 blocks, resident with a multiprocessor each
+  int64_t l2_bytes;
 };
 
 struct Plan {
@@ -312,7 +313,7 @@ constexpr bool are_equal(const Machine& a, const Machine& b) {
       return false;
     }
   }
-  return a.multiprocessors == b.multiprocessors && a.smem_bytes == b.smem_bytes;
+  return a.multiprocessors == b.multiprocessors && a.smem_bytes == b.smem_bytes && a.l2_bytes == b.l2_bytes;
 }
 constexpr bool are_equal(const Layer& a, const Layer& b) {
   return a.m == b.m && a.n == b.n && a.k == b.k && a.is_float == b.is_float && a.transposed == b.transposed &&
@@ -320,7 +321,7 @@ constexpr bool are_equal(const Layer& a, const Layer& b) {
 }
 
 // Cases that the policy was made for, on an H200, with the plans that were fastest.
-inline constexpr Machine kH200{132, 227 << 10, {132, 66, 30, 15, 7}};
+inline constexpr Machine kH200{132, 227 << 10, {132, 66, 30, 15, 7}, 60 << 20};
 constexpr bool chooses(int m, int n, int k, bool is_float, int groups, int splits) {
   const Plan plan = choose_plan({m, n, k, is_float, true, kH200});
   return plan.groups == groups && plan.splits == splits;

@@ -87,7 +87,7 @@ constexpr Plan choose_streaming_plan(const few_rows::Layer& layer) {
   }
   int steps = loads <= warps && warps < kMostWarps ? 1 : kMostLoads;
   const bool is_long = warps * kMostLoads < loads;
-  // Five in eight lanes.
+  // Five lanes of eight at most have all of their loads.
   const bool is_sparse = warps > 1 && loads > warps && vectors * 8 <= warps * kMostLoads * kWarp * 5;
   if (is_long || is_sparse) {
     warps = is_long ? kWarpsOfLongRow : std::min(warps / 2, kWarpsOfOtherTurns);
@@ -110,8 +110,7 @@ constexpr Plan choose_plan(const few_rows::Layer& layer) {
   if (!takes(layer)) {
     return {};
   }
-  constexpr int64_t kHeldByL2 = 60 << 20;  // bytes
-  if (layer.m <= 2 && few_rows::weight_bytes(layer) > kHeldByL2) {
+  if (layer.m <= 2 && few_rows::weight_bytes(layer) > layer.machine.l2_bytes) {
     if (const Plan plan = choose_streaming_plan(layer); plan.warps != 0) {
       return plan;
     }
@@ -170,7 +169,7 @@ constexpr bool has_kernels(const few_rows::Machine& machine) {
   }
   return true;
 }
-inline constexpr few_rows::Machine kSixteen{16, 227 << 10, {16, 8, 4, 2, 1}};
+inline constexpr few_rows::Machine kSixteen{16, 227 << 10, {16, 8, 4, 2, 1}, 4 << 20};
 static_assert(has_kernels(few_rows::kH200) && has_kernels(kSixteen));
 
 constexpr bool chooses(int m, int n, int k, bool is_float, int warps, int columns, int steps) {
