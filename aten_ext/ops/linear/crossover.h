@@ -250,13 +250,13 @@ constexpr int asked_if_wide(const Layer& layer) {
 // with 32, which the cells have (3200 -> 3072 in bf16: 8.1 us, and 9.9). Of 462 such layers seven were below
 // 0.98, the least 0.91 (28 rows, 3072 -> 4096); of 1,162 from 1 M elements on that are smaller and of 616
 // that are larger none.
-inline constexpr int kAskedOfMostRows = 125;
-constexpr int asked_of_most_rows(const Layer& layer) {
+inline constexpr int kAskedBelow32Rows = 125;
+constexpr int asked_below_32_rows(const Layer& layer) {
   constexpr int kLeast = 25, kMost = 31;
   constexpr int64_t kSome = 1 << 23, kMany = 20'000'000;  // elements
   const int64_t elements = layer.n * layer.k;
   const bool rows = !layer.is_float && layer.m >= kLeast && layer.m <= kMost;
-  return rows && elements >= kSome && elements < kMany ? kAskedOfMostRows : 0;
+  return rows && elements >= kSome && elements < kMany ? kAskedBelow32Rows : 0;
 }
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
@@ -304,7 +304,7 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
                    : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
   return std::max({more, of_cell, asked_if_large(layer), asked_between_vectors(layer), asked_of_relu(layer),
-                   asked_if_wide(layer), asked_of_most_rows(layer)});
+                   asked_if_wide(layer), asked_below_32_rows(layer)});
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.
