@@ -8,6 +8,13 @@ _KERNELS = "tests/ops/rnn/test_gates_backward_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "gates: autocast changes nothing",
+        f"{_FOLDER}/gates_rules.h",
+        "return casts && at::autocast",
+        "return false && at::autocast",
+        ("tests/ops/rnn/test_cells_in_training.py::test_declines_biases_of_16_bits_under_autocast",),
+    ),
+    (
         "gates: an LSTM's of any size in fp32 are ours",
         f"{_FOLDER}/gates_facts.h",
         "{kLstmGates, kFp32 | kFp64, kAnyBiases",

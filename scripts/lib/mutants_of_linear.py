@@ -524,6 +524,27 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _MM,
     ),
     (
+        "linear: 25 to 31 rows ask what others do",
+        "aten_ext/ops/linear/crossover.h",
+        "elements < kMany ? kAskedBelow32Rows : 0;",
+        "elements < kMany ? 0 : 0;",
+        ("tests/ops/linear/test_asked_of_cells.py::test_what_25_to_31_rows_ask",),
+    ),
+    (
+        "linear: any weight stays in the L2",
+        "aten_ext/ops/linear/choose.cpp",
+        "gpu.clusters, gpu.l2_bytes},",
+        "gpu.clusters, int64_t{1} << 40},",
+        (f"{_DOTS}::test_which_layers_it_takes",),
+    ),
+    (
+        "linear: few terms take cuBLASLt's small tiles",
+        "aten_ext/ops/linear/lt.cpp",
+        "key.k < kMinTermsOfSmallTiles ||",
+        "false ||",
+        ("tests/ops/linear/test_lt_on_host.py::test_choice_among_the_answers",),
+    ),
+    (
         "linear: what lies beyond K is read",
         f"{_DEVICE}/weight.cuh",
         "elements_left <= 0 ? 0 : transposed",
