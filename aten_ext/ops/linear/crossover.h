@@ -247,9 +247,9 @@ constexpr int asked_if_wide(const Layer& layer) {
   return wide ? kAskedWide[layer.by_dots][layer.k >= kSomeDepth] : 0;
 }
 // The same of 25 to 31 rows in 16 bits and a weight of some size, where upstream is up to a fifth faster than
-// with 32, which the cells have (3200 -> 3072 in bf16: 8.1 us, and 9.9). Of 462 such layers seven were below
-// 0.98, the least 0.91 (28 rows, 3072 -> 4096); of 1,162 from 1 M elements on that are smaller and of 616
-// that are larger none.
+// with 32, which the cells have (3200 -> 3072 in bf16: 8.1 us, and 9.9). Of 392 such layers six were below
+// 0.98, the least 0.91 (26 rows, 3648 -> 4288 in fp16); of 980 from 1 M elements on that are smaller and of
+// 533 that are larger none.
 inline constexpr int kAskedBelow32Rows = 125;
 constexpr int asked_below_32_rows(const Layer& layer) {
   constexpr int kLeast = 25, kMost = 31;

@@ -74,8 +74,9 @@ constexpr bool takes(const few_rows::Layer& layer) {
 }
 
 // For a weight that the L2 cannot hold. All of a row is on its way at once: as few warps share it as read it
-// in two loads each. A row that is too long for that, or that would leave many of their lanes nothing to
-// read, is read in turns by fewer warps. No warps: so few columns leave a multiprocessor idle.
+// in two loads each. A row that is too long for that is read in turns by eight warps; one that would leave
+// many of their lanes nothing to read, by half as many, four at most. No warps: so few columns leave a
+// multiprocessor idle.
 constexpr Plan choose_streaming_plan(const few_rows::Layer& layer) {
   constexpr int kColumns = 4, kMostLoads = 2, kWarpsOfLongRow = 8, kWarpsOfOtherTurns = 4;
   const int vectors = vectors_of(layer);

@@ -111,7 +111,7 @@ inline GatesBackwardPlan backward_plan(Dtype dtype, const at::Tensor& state, boo
   return plan;
 }
 
-// Upstream sums biases' gradients with at::sum, which autocast has answer in fp32.
+// Upstream sums biases' gradients with at::sum, whose result is fp32 under autocast.
 inline const char* decline_autocast(Dtype dtype, bool biases) {
   const bool casts = biases && (dtype == Dtype::Half || dtype == Dtype::BFloat16);
   return casts && at::autocast::is_autocast_enabled(at::kCUDA) ? "biases of 16 bits under autocast" : nullptr;
