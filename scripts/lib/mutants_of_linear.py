@@ -135,8 +135,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: in fp32 the largest weight is as large as in 16 bits",
         "aten_ext/ops/linear/crossover.h",
-        "elements < kLargest[layer.is_float] ",
-        "elements < kLargest[0] ",
+        "elements >= kLargest[layer.is_float] ",
+        "elements >= kLargest[0] ",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (
@@ -286,8 +286,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: layers between cells ask for no more",
         "aten_ext/ops/linear/crossover.h",
-        "std::max({more, of_cell, asked_if_large",
-        "std::max({of_cell, asked_if_large",
+        "std::max({more, of_cell, asked_of_part",
+        "std::max({of_cell, asked_of_part",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (
@@ -307,8 +307,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "linear: the largest weight of rows that are no vectors asks for as much as a large one",
         "aten_ext/ops/linear/crossover.h",
-        "elements < kLargest[layer.is_float] ",
-        "true ",
+        "elements >= kLargest[layer.is_float] ",
+        "false ",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (
@@ -524,11 +524,25 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _MM,
     ),
     (
-        "linear: 25 to 31 rows ask what others do",
+        "linear: 25 to 31 rows have the cells of 24 and 32",
         "aten_ext/ops/linear/crossover.h",
-        "elements < kMany ? kAskedBelow32Rows : 0;",
-        "elements < kMany ? 0 : 0;",
-        ("tests/ops/linear/test_asked_of_cells.py::test_what_25_to_31_rows_ask",),
+        "kRowsOfCells[low + 1] <= size",
+        "kRowsOfCells[low + 1] <= (size > 24 && size < 28 ? 24 : size)",
+        ("tests/ops/linear/test_asked_of_cells.py::test_which_rows_speak_for_a_layer",),
+    ),
+    (
+        "linear: a part of a wider matrix asks what others do in a graph",
+        "aten_ext/ops/linear/crossover.h",
+        "in_graph && layer.mat1_alignment < kSector",
+        "in_graph && layer.mat1_alignment < 0",
+        ("tests/ops/linear/test_gain_in_graphs.py::test_what_a_part_of_a_wider_matrix_asks_for",),
+    ),
+    (
+        "linear: one row of a large weight asks what more rows do",
+        "aten_ext/ops/linear/crossover.h",
+        ": layer.m == 1                                  ? kAskedLargeOfOneRow",
+        ": layer.m == 0                                  ? kAskedLargeOfOneRow",
+        ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
     ),
     (
         "linear: any weight stays in the L2",

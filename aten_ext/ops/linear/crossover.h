@@ -29,7 +29,10 @@ enum class Layout : uint8_t {
 };
 inline constexpr int kLayouts = 8;
 
-inline constexpr int kRows = 7;        // 1, 2, 4, ... 64
+// Powers of two, and three numbers of rows between them: upstream has other kernels from one to the next. With
+// 25 to 31 or 41 to 47 rows in 16 bits it is up to a fifth faster than with 24, 32 or 48.
+inline constexpr std::array<int, 10> kRowsOfCells{1, 2, 4, 8, 16, 24, 28, 32, 44, 64};
+inline constexpr int kRows = kRowsOfCells.size();
 inline constexpr int kColumns = 37;    // 1, 1.5, 2, 3, 4, 6, ... 262144
 inline constexpr int kDepths = 23;     // 8, 12, 16, ... 16384
 inline constexpr int kFirstDepth = 3;  // log2
@@ -51,11 +54,12 @@ constexpr int floor_log2(int64_t size) {
   return log2;
 }
 
-// Powers of two.
-constexpr Neighbours between_octaves(int64_t size, int cells) {
-  const int log2 = floor_log2(size);
-  const int next = log2 + static_cast<int>(size != int64_t{1} << log2);
-  return {std::min(log2, cells - 1), std::min(next, cells - 1)};
+constexpr Neighbours between_rows(int64_t size) {
+  int low = 0;
+  while (low + 1 < kRows && kRowsOfCells[low + 1] <= size) {
+    ++low;
+  }
+  return {low, std::min(low + static_cast<int>(kRowsOfCells[low] != size), kRows - 1)};
 }
 
 // Powers of two, and one and a half of each. The first cell is 2^first.
@@ -121,7 +125,7 @@ constexpr bool has_measured_columns(const Layer& layer) {
 }
 
 constexpr bool is_cell(const Layer& layer) {
-  const Neighbours rows = between_octaves(layer.m, kRows);
+  const Neighbours rows = between_rows(layer.m);
   const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
   return has_rows_of_vectors(layer) && rows.low == rows.high && has_measured_columns(layer) &&
          depths.low == depths.high && layer.mat1_alignment >= kLine;
@@ -168,13 +172,13 @@ inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 115},
                                                         {108, 110, 112, 116},
                                                         {107, 112, 118, 118},
                                                         {125, 135, 150, 130},
-                                                        {110, 118, 118, 120},
+                                                        {110, 118, 126, 120},
                                                         {107, 110, 142, 120},
                                                         {112, 110, 110, 112},
                                                         {118, 118, 118, 118},
                                                         {112, 118, 116, 120}},
                                                        {{107, 107, 107, 130},
-                                                        {108, 110, 112, 112},
+                                                        {108, 110, 126, 112},
                                                         {107, 107, 115, 118},
                                                         {120, 110, 135, 120},
                                                         {115, 115, 125, 115},
@@ -201,6 +205,9 @@ constexpr bool is_too_deep(const Layer& layer) {
 // at 0.71 to 0.87 of what its cells say, and the largest are not measured at all.
 inline constexpr int kAskedLarge = 140;
 constexpr int64_t kLarge = 1 << 24;  // elements
+// And of one row, for which upstream has several kernels: of eight such layers in 16 bits, with 37 to 130 M
+// elements, two were below 0.95, the least 0.87 (7105 -> 6336, whose cells have 1.40).
+inline constexpr int kAskedLargeOfOneRow = 145;
 // And of the largest, which lie between few cells, of 16 bits and of fp32: one row, 13366 -> 13496 in bf16,
 // had 0.90, 49 rows, 7934 -> 16384 in fp32, 0.95.
 inline constexpr int kAskedLargest = 170;
@@ -208,8 +215,9 @@ constexpr int64_t kLargest[2] = {1 << 27, 100'000'000};
 constexpr int asked_if_large(const Layer& layer) {
   const int64_t elements = layer.n * layer.k;
   return has_rows_of_vectors(layer) || elements < kLarge ? 0
-         : elements < kLargest[layer.is_float]           ? kAskedLarge
-                                                         : kAskedLargest;
+         : elements >= kLargest[layer.is_float]          ? kAskedLargest
+         : layer.m == 1                                  ? kAskedLargeOfOneRow
+                                                         : kAskedLarge;
 }
 // The same of operands that begin between vectors, and many columns: cells are of rows that differ in their
 // phase. Of 3,684 layers of views 11 such ones were below 0.95, the least 0.79 (21 rows, 3648 -> 5760 in
@@ -246,18 +254,6 @@ constexpr int asked_if_wide(const Layer& layer) {
   const bool wide = layer.is_float && layer.n > kManyColumns && !is_cell(layer);
   return wide ? kAskedWide[layer.by_dots][layer.k >= kSomeDepth] : 0;
 }
-// The same of 25 to 31 rows in 16 bits and a weight of some size, where upstream is up to a fifth faster than
-// with 32, which the cells have (3200 -> 3072 in bf16: 8.1 us, and 9.9). Of 392 such layers six were below
-// 0.98, the least 0.91 (26 rows, 3648 -> 4288 in fp16); of 980 from 1 M elements on that are smaller and of
-// 533 that are larger none.
-inline constexpr int kAskedBelow32Rows = 125;
-constexpr int asked_below_32_rows(const Layer& layer) {
-  constexpr int kLeast = 25, kMost = 31;
-  constexpr int64_t kSome = 1 << 23, kMany = 20'000'000;  // elements
-  const int64_t elements = layer.n * layer.k;
-  const bool rows = !layer.is_float && layer.m >= kLeast && layer.m <= kMost;
-  return rows && elements >= kSome && elements < kMany ? kAskedBelow32Rows : 0;
-}
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
 inline constexpr int kAskedUneven = 120;
@@ -265,8 +261,12 @@ inline constexpr int kAskedUnevenNoRows = 145;
 
 // Rows of a layer's tile: 8, 16, 32, 64.
 constexpr int tile_of(const Layer& layer) {
-  constexpr int kSmallestTile = floor_log2(8);  // the rows' axis is one of powers of two
-  return std::max(between_octaves(layer.m, kRows).high - kSmallestTile, 0);
+  constexpr int kSmallestTile = 8;
+  int tile = 0;
+  while (tile + 1 < kTiles && layer.m > kSmallestTile << tile) {
+    ++tile;
+  }
+  return tile;
 }
 
 // Of 193 such layers in tiles of 64 rows four were below 0.98, the least 0.84 (58 rows, 3320 -> 10562 in
@@ -295,6 +295,12 @@ inline constexpr int kAskedInGraphs[2][kLikenesses][kTiles] = {{{106, 106, 104, 
                                                                 {106, 104, 110, 116},
                                                                 {106, 104, 110, 116},
                                                                 {106, 104, 108, 145}}};
+// The same in a graph of a mat1 whose rows begin within a sector, as cells' do not: as much as elsewhere. 10
+// rows of a wider matrix, 3072 -> 3072 in bf16, whose cells have 1.28 and 1.33, were at 0.92.
+constexpr int asked_of_part(const Layer& layer, bool in_graph) {
+  const bool is_part = in_graph && layer.mat1_alignment < kSector;
+  return is_part ? kAsked[layer.is_float][static_cast<size_t>(likeness(layer))][tile_of(layer)] : 0;
+}
 // What a layer's cells must show, where a cell itself must show `of_cell`.
 constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
   const auto& of_likeness = (in_graph ? kAskedInGraphs : kAsked)[layer.is_float];
@@ -303,14 +309,14 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
                    : is_beyond(layer)                           ? kAskedBeyond
                    : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
-  return std::max({more, of_cell, asked_if_large(layer), asked_between_vectors(layer), asked_of_relu(layer),
-                   asked_if_wide(layer), asked_below_32_rows(layer)});
+  return std::max({more, of_cell, asked_of_part(layer, in_graph), asked_if_large(layer),
+                   asked_between_vectors(layer), asked_of_relu(layer), asked_if_wide(layer)});
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.
 constexpr int least_percent(const uint8_t* table, const Layer& layer) {
   // Of less depth than was measured all rows speak: which of them are like it is not known.
-  const Neighbours rows = is_shallow(layer) ? Neighbours{0, kRows - 1} : between_octaves(layer.m, kRows);
+  const Neighbours rows = is_shallow(layer) ? Neighbours{0, kRows - 1} : between_rows(layer.m);
   const Neighbours columns = between_half_octaves(layer.n, 0, kColumns);
   const Neighbours depths = between_half_octaves(layer.k, kFirstDepth, kDepths);
   int least = 255;
@@ -324,8 +330,8 @@ constexpr int least_percent(const uint8_t* table, const Layer& layer) {
   return least;
 }
 
-static_assert(between_octaves(1, kRows).high == 0 && between_octaves(5, kRows).low == 2 &&
-              between_octaves(5, kRows).high == 3 && between_octaves(64, kRows).low == 6);
+static_assert(between_rows(1).high == 0 && between_rows(5).low == 2 && between_rows(5).high == 3 &&
+              between_rows(26).low == 5 && between_rows(26).high == 6 && between_rows(64).low == kRows - 1);
 static_assert(between_half_octaves(768, 0, kColumns).low == between_half_octaves(768, 0, kColumns).high);
 static_assert(between_half_octaves(1, kFirstDepth, kDepths).high == 0);
 static_assert(between_half_octaves(1'000'000, 0, kColumns).low == kColumns - 1);

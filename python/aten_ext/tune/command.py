@@ -18,7 +18,7 @@ FAMILIES = ("linear",)
 EXAMPLES = """examples:
   python -m aten_ext tune                   write the tables where every process of this user finds them
   python -m aten_ext tune --json h200.json  write them to a file
-  python -m aten_ext tune --thorough        measure five times as many layers
+  python -m aten_ext tune --thorough        measure nearly six times as many layers
 """
 
 
@@ -26,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the subcommand ``tune``."""
     parser = subparsers.add_parser(
         "tune",
-        help="measure this GPU for about two minutes; the rules decide by what was measured",
+        help="measure this GPU for two to three minutes; the rules decide by what was measured",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="measure every cell, as for the shipped tables, which takes about twelve minutes",
+        help="measure every cell, as for the shipped tables, which takes about twenty minutes",
     )
     parser.set_defaults(run=run)
 

@@ -5,8 +5,8 @@ and "linear_in_graphs", with an elementwise kernel behind each, whose own time i
 ours begins while the one before it ends, as it does on a stream that is full of work; between other kernels
 of a graph it does not. Weights rotate past the L2 where 64 of them can, and those that fit in it are timed
 again where they stay, as in a loop over a small model. The axes are those of
-``aten_ext/ops/linear/crossover.h``. A :class:`Grid` says which cells are measured: all, or a fifth of them in
-about two minutes, between which a layer counts as what the worst of its neighbours is, and less.
+``aten_ext/ops/linear/crossover.h``. A :class:`Grid` says which cells are measured: all, or a sixth of them in
+about two and a half minutes, between which a layer counts as what the worst of its neighbours is, and less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ import torch
 
 import aten_ext
 
-ROWS = tuple(1 << i for i in range(7))
+ROWS = (1, 2, 4, 8, 16, 24, 28, 32, 44, 64)
+"""Those of ``crossover::kRowsOfCells``."""
+ROWS_OF_THOROUGH = (24, 44)
+"""Those that no quick grid has."""
 COLUMNS = tuple((1 << i // 2) if i % 2 == 0 else (3 << i // 2) // 2 for i in range(37))
 DEPTHS = tuple((8 << i // 2) if i % 2 == 0 else (12 << i // 2) for i in range(23))
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
@@ -76,8 +79,8 @@ TABLES = ("linear", "linear_in_graphs")
 MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
 """Of a graph."""
-RESIDENT_SHARE = 2 / 3
-"""Of the L2: weights up to this part of it stay there from call to call."""
+RESIDENT_SHARE = 1.1
+"""Of the L2: of a weight up to this part of it much stays there from call to call."""
 RESIDENT_LOOK = (1.02, 1.9)
 """Ratios with weights from memory between which a second look, with the weight in the L2, may change who is
 faster."""
@@ -128,7 +131,10 @@ class Grid:
 
     def rows(self, layout: Layout) -> list[int]:
         """Places on the axis of rows."""
-        return self._places(len(ROWS), self.step if layout.has_ragged_sizes else 1)
+        places = range(len(ROWS))
+        if self.step > 1:
+            places = [place for place in places if ROWS[place] not in ROWS_OF_THOROUGH]
+        return [places[i] for i in self._places(len(places), self.step if layout.has_ragged_sizes else 1)]
 
     def columns(self, layout: Layout) -> list[int]:
         """Places on the axis of columns."""

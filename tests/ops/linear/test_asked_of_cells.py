@@ -206,7 +206,7 @@ def test_the_deepest_layers_are_upstreams(deepest: int, dtype: torch.dtype, pret
 def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)
     percent = all_of(50)
-    percent[..., 5, :, :] = 255  # of 32 rows
+    percent[..., linear.ROWS.index(32), :, :] = 255
     register(MADE_UP, percent)
     assert explain(32, 96, 7, torch.float32).route == "upstream"
     assert explain(32, 96, 8, torch.float32).route == "fused"
@@ -221,7 +221,8 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (9, 1000, 1024, torch.bfloat16, 110),
         (17, 1024, 1024, torch.bfloat16, 112),
         (33, 1024, 1024, torch.bfloat16, 116),
-        (17, 1024, 1024, torch.float32, 112),
+        (17, 1024, 1024, torch.float32, 126),
+        (24, 1024, 1024, torch.bfloat16, 107),  # a cell between two powers of two
         (9, 1000, 1040, torch.bfloat16, 112),  # rows of the weight that end within a line
         (17, 1024, 1040, torch.bfloat16, 118),
         (33, 1024, 1040, torch.bfloat16, 118),
@@ -243,6 +244,9 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 1024, 1001, torch.float32, 112),
         (17, 1024, 1002, torch.float32, 114),
         (8, 6401, 4097, torch.bfloat16, 140),  # the same of a large weight
+        (1, 6401, 4097, torch.bfloat16, 145),
+        (2, 6401, 4097, torch.bfloat16, 140),
+        (1, 16384, 8193, torch.bfloat16, 170),
         (8, 16384, 8191, torch.bfloat16, 140),
         (8, 16384, 8193, torch.bfloat16, 170),  # and of the largest
         (49, 16384, 6102, torch.float32, 140),
@@ -269,20 +273,20 @@ def test_what_a_layer_between_cells_asks_of_them(
         assert explain(rows, n, k, dtype).route == route
 
 
-def test_what_25_to_31_rows_ask(pretend: Any) -> None:
-    """In 16 bits, with a weight of 8 to 20 million elements, more than any of the sizes around."""
+def test_which_rows_speak_for_a_layer(pretend: Any) -> None:
+    """Its own, or those on either side of it."""
     pretend(of_100(), MADE_UP.name)
-    sizes = [(3072, 4096), (4096, 2048), (4096, 4864)]
-    asking = [(rows, *size) for rows in (25, 28, 31) for size in sizes]
-    others = [(rows, *size) for rows in (24, 32, 33) for size in sizes]
-    others += [(28, 2048, 4032), (28, 4096, 4928)]
-    register(MADE_UP, all_of(124))
-    for dtype in (torch.bfloat16, torch.float16):
-        assert {explain(*layer, dtype).route for layer in asking} == {"upstream"}
-        assert {explain(*layer, dtype).route for layer in others} == {"fused"}
-    assert {explain(*layer, torch.float32).route for layer in asking} == {"fused"}
-    register(MADE_UP, all_of(125))
-    assert {explain(*layer, torch.bfloat16).route for layer in asking} == {"fused"}
+    speaking: dict[int, set[int]] = {rows: set() for rows in range(1, 65)}
+    for place, measured in enumerate(linear.ROWS):
+        percent = all_of(200)
+        percent[0, 0, 0, place] = 50
+        register(MADE_UP, percent)
+        for rows, speak in speaking.items():
+            if explain(rows, 1024, 1024).route == "upstream":
+                speak.add(measured)
+    for rows, speak in speaking.items():
+        below = max(measured for measured in linear.ROWS if measured <= rows)
+        assert speak == {below, min(measured for measured in linear.ROWS if measured >= rows)}
 
 
 @pytest.mark.parametrize(
@@ -357,7 +361,7 @@ def test_which_cells_speak_for_rows_of_no_vectors(base: int, row_major: bool, pr
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "least"), [(8, 1040, 110), (24, 1040, 118), (32, 1040, 118), (32, 1024, 107)]
+    ("rows", "columns", "least"), [(8, 1040, 110), (24, 1040, 126), (32, 1040, 126), (32, 1024, 107)]
 )
 def test_what_a_weight_of_rows_asks(rows: int, columns: int, least: int, pretend: Any) -> None:
     pretend(of_100(), MADE_UP.name)

@@ -72,6 +72,24 @@ def test_what_a_layer_in_a_graph_asks_for(m: int, n: int, k: int, dtype: torch.d
     assert explain(m, n, k, dtype, captured=True).route == "fused"
 
 
+@pytest.mark.parametrize(
+    ("m", "dtype", "stride", "asked"),
+    [
+        (10, torch.bfloat16, 1024 + 8, 135),  # as outside, and not 124
+        (20, torch.bfloat16, 1024 + 8, 150),
+        (20, torch.bfloat16, 1024 + 16, 112),  # rows of whole sectors
+        (10, torch.float32, 1024 + 4, 110),
+    ],
+)
+def test_what_a_part_of_a_wider_matrix_asks_for(m: int, dtype: torch.dtype, stride: int, asked: int) -> None:
+    mat1 = torch.empty_strided((m, 1024), (stride, 1), device="meta", dtype=dtype)
+    weight = torch.empty(1000, 1024, device="meta", dtype=dtype)
+    for percent, route in ((asked - 1, "upstream"), (asked, "fused")):
+        register(MADE_UP, all_of(90), in_graphs=all_of(percent))
+        with pretended_capture(True):
+            assert aten_ext.explain("mm", mat1, weight.t(), key="CUDA").route == route
+
+
 @pytest.mark.gpu
 def test_what_comes_before_a_layer_in_a_graph_counts() -> None:
     """Behind one of ours a launch overlaps, and behind nothing it may; behind another kernel it does not."""
