@@ -168,8 +168,8 @@ constexpr Likeness likeness(const Layer& layer) {
 // of its tile (8, 16, 32, 64). Chosen by what the cells said of the random layers of each kind that were
 // below 0.95 of upstream's speed; which of them still pass, docs/kernels/linear.md says.
 inline constexpr int kTiles = 4;
-inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 115},
-                                                        {108, 110, 112, 116},
+inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 112, 115},
+                                                        {108, 110, 112, 120},
                                                         {107, 112, 118, 118},
                                                         {125, 135, 150, 130},
                                                         {110, 118, 126, 120},
@@ -181,7 +181,7 @@ inline constexpr int kAsked[2][kLikenesses][kTiles] = {{{107, 107, 107, 115},
                                                         {108, 110, 126, 112},
                                                         {107, 107, 115, 118},
                                                         {120, 110, 135, 120},
-                                                        {115, 115, 125, 115},
+                                                        {115, 150, 125, 115},
                                                         {125, 110, 150, 135},
                                                         {112, 112, 114, 114},
                                                         {112, 112, 114, 114},

@@ -101,6 +101,8 @@ constexpr LayersInRanges kKeptWithoutGradients[] = {
     {kLstm, kFp32, kAny, kAny, {3, 3}, kAny, kAny, kAny, at_least(2000), at_least(35)},
     {kLstm, kFp32, kOne, kAny, kTwo, {257, 384}, at_least(33)},
     {kLstm, kFp32, kOne, kAny, {3, 3}, {257, 384}, at_least(64)},
+    // T=4 B=105 I = H = 320: 40 us, ours 45.
+    {kLstm, kFp32, kOne, kAny, {4, 4}, {257, 384}, at_least(96)},
     {kLstm, kFp32, kTwo, kAny, kTwo, {193, 384}, at_least(25)},
     {kRnn, kFp32, kAny, kAny, kOne, at_least(1030), kAny, kAny, kAny, at_least(5)},
     {kRnn, kFp32, kAny, kAny, kTwo, at_least(1030), kAny, kAny, at_least(2100)},

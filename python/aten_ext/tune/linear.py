@@ -131,7 +131,7 @@ class Grid:
 
     def rows(self, layout: Layout) -> list[int]:
         """Places on the axis of rows."""
-        places = range(len(ROWS))
+        places = list(range(len(ROWS)))
         if self.step > 1:
             places = [place for place in places if ROWS[place] not in ROWS_OF_THOROUGH]
         return [places[i] for i in self._places(len(places), self.step if layout.has_ragged_sizes else 1)]

@@ -220,7 +220,7 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 1000, 1024, torch.bfloat16, 108),  # between cells, and like them
         (9, 1000, 1024, torch.bfloat16, 110),
         (17, 1024, 1024, torch.bfloat16, 112),
-        (33, 1024, 1024, torch.bfloat16, 116),
+        (33, 1024, 1024, torch.bfloat16, 120),
         (17, 1024, 1024, torch.float32, 126),
         (24, 1024, 1024, torch.bfloat16, 107),  # a cell between two powers of two
         (9, 1000, 1040, torch.bfloat16, 112),  # rows of the weight that end within a line
@@ -230,7 +230,7 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (4, 1024, 1000, torch.bfloat16, 125),  # within a sector
         (64, 1024, 1000, torch.bfloat16, 130),
         (64, 1024, 1004, torch.float32, 120),
-        (20, 128, 1000, torch.bfloat16, 107),  # a small weight
+        (20, 128, 1000, torch.bfloat16, 112),  # a small weight
         (8, 1023, 1024, torch.bfloat16, 107),  # no vectors
         (33, 1022, 1024, torch.bfloat16, 120),
         (1, 13, 352, torch.float32, 125),
@@ -361,13 +361,24 @@ def test_which_cells_speak_for_rows_of_no_vectors(base: int, row_major: bool, pr
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "least"), [(8, 1040, 110), (24, 1040, 126), (32, 1040, 126), (32, 1024, 107)]
+    ("rows", "columns", "dtype", "least"),
+    [
+        (8, 1040, torch.bfloat16, 110),
+        (24, 1040, torch.bfloat16, 126),
+        (32, 1040, torch.bfloat16, 126),
+        (32, 1024, torch.bfloat16, 107),
+        (16, 1040, torch.float32, 150),
+        (17, 1040, torch.float32, 125),
+    ],
 )
-def test_what_a_weight_of_rows_asks(rows: int, columns: int, least: int, pretend: Any) -> None:
+def test_what_a_weight_of_rows_asks(
+    rows: int, columns: int, dtype: torch.dtype, least: int, pretend: Any
+) -> None:
     pretend(of_100(), MADE_UP.name)
     for percent, expected in ((least - 1, False), (least, True)):
         register(MADE_UP, all_of(percent))
-        answer = aten_ext.explain("mm", meta(rows, 1024), meta(1024, columns), key="CUDA")
+        operands = meta(rows, 1024, dtype=dtype), meta(1024, columns, dtype=dtype)
+        answer = aten_ext.explain("mm", *operands, key="CUDA")
         assert (answer.plan or "").startswith("few rows") is expected
 
 

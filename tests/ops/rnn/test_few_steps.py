@@ -95,6 +95,7 @@ EDGES: list[tuple[dict[str, Any], str, int, int]] = [
     (layer(LSTM, FP32, 2, 257), "batch", 32, 33),
     (layer(LSTM, FP32, 3, 256, **STACK), "batch", 19, 20),
     (layer(LSTM, FP32, 3, 384), "batch", 63, 64),
+    (layer(LSTM, FP32, 4, 320), "batch", 95, 96),
     (layer(LSTM, FP32, 3, 592, 352), "batch", 15, 16),
     (layer(LSTM, FP32, 4, 264, **STACK), "batch", 39, 40),
     (layer(LSTM, FP32, 4, 264, **TWO), "batch", 22, 23),
