@@ -10,6 +10,7 @@ import torch
 
 import aten_ext
 from aten_ext import _measured_tables as tables
+from aten_ext.tune import linear
 from gpus import GPUS, Gpu
 
 SLOWER = "shape that upstream multiplies faster"
@@ -21,15 +22,23 @@ def shape() -> list[int]:
 
 
 def register(
-    gpu: tables.Gpu, percent: torch.Tensor, of_user: bool = True, in_graphs: torch.Tensor | None = None
+    gpu: tables.Gpu,
+    percent: torch.Tensor,
+    of_user: bool = True,
+    in_graphs: torch.Tensor | None = None,
+    in_l2: torch.Tensor | None = None,
 ) -> None:
-    """``in_graphs``: of layers in graphs, if those are others."""
-    both = {"linear": percent, "linear_in_graphs": percent if in_graphs is None else in_graphs}
-    tables.register(tables.Table(gpu, "2.11.0", both), of_user=of_user)
+    """``in_graphs``: of layers in graphs, if those are others. ``in_l2``: 255 unless given."""
+    made = {
+        "linear": percent,
+        "linear_in_graphs": percent if in_graphs is None else in_graphs,
+        "linear_in_l2": all_of(255) if in_l2 is None else in_l2,
+    }
+    tables.register(tables.Table(gpu, "2.11.0", made), of_user=of_user)
 
 
 def remove(gpu: str, multiprocessors: int) -> None:
-    for family in ("linear", "linear_in_graphs"):
+    for family in linear.TABLES:
         torch.ops.aten_ext.remove_table(family, gpu, multiprocessors)
 
 

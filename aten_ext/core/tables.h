@@ -13,9 +13,10 @@
 
 namespace aten_ext {
 
-// LinearInGraphs: of a linear layer behind another kernel of a CUDA graph.
-enum class TableFamily : uint8_t { Linear, LinearInGraphs, Cat };
-inline constexpr size_t kTableFamilies = 3;
+// LinearInGraphs: of a linear layer behind another kernel of a CUDA graph. LinearInL2: of one whose weight is
+// in the L2 already, as in a loop over a small model.
+enum class TableFamily : uint8_t { Linear, LinearInGraphs, LinearInL2, Cat };
+inline constexpr size_t kTableFamilies = 4;
 
 // What a family says of its table when the library is loaded.
 struct TableShape {

@@ -18,6 +18,7 @@ _PASS = "python/aten_ext/_inductor_pass.py"
 _GRAPHS = "tests/ops/linear/test_inductor_pass.py"
 _SMALL = "tests/ops/linear/test_small_numbers_on_host.py"
 _PLANS = "tests/ops/linear/test_lt_on_host.py"
+_IN_THE_L2 = "tests/ops/linear/test_in_the_l2.py"
 _DOTS = "tests/ops/linear/test_gemv_on_host.py"
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -168,17 +169,24 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("tests/ops/linear/test_asked_of_cells.py::test_what_is_no_vector_asks_the_cells_without_a_bias",),
     ),
     (
-        "tune: weights in the L2 are not asked for",
+        "tune: weights in the L2 are not asked for between other kernels",
         "python/aten_ext/tune/linear.py",
-        "if pair[1] < AS_FAST else pair[0]",
-        "if False else pair[0]",
+        "if between_in_l2 < AS_FAST else",
+        "if False else",
         ("tests/commands/test_tune_linear.py",),
     ),
     (
         "tune: what gains less in the L2 counts as that",
         "python/aten_ext/tune/linear.py",
-        "if pair[1] < AS_FAST else pair[0]",
-        "if True else pair[0]",
+        "if between_in_l2 < AS_FAST else",
+        "if True else",
+        ("tests/commands/test_tune_linear.py",),
+    ),
+    (
+        "tune: the table of weights in the L2 has what is from memory",
+        "python/aten_ext/tune/linear.py",
+        "else between, in_l2\n",
+        "else between, alone\n",
         ("tests/commands/test_tune_linear.py",),
     ),
     (
@@ -524,11 +532,36 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         _MM,
     ),
     (
-        "linear: 25 to 31 rows have the cells of 24 and 32",
+        "linear: 29 to 31 rows have the cells of 24 and 28",
         "aten_ext/ops/linear/crossover.h",
         "kRowsOfCells[low + 1] <= size",
-        "kRowsOfCells[low + 1] <= (size > 24 && size < 28 ? 24 : size)",
+        "kRowsOfCells[low + 1] <= (size > 28 && size < 32 ? 24 : size)",
         ("tests/ops/linear/test_asked_of_cells.py::test_which_rows_speak_for_a_layer",),
+    ),
+    *(
+        (f"linear: weights in the L2: {what}", f"aten_ext/ops/linear/{file}", old, to, (_IN_THE_L2,))
+        for what, file, old, to in (
+            ("none stays there", "crossover.h", "<= kResidentTenths * l2_bytes", "< 0 * l2_bytes"),
+            ("twice as large ones stay", "crossover.h", "kResidentTenths * l2_bytes", "20 * l2_bytes"),
+            (
+                "layers between cells ask for no more",
+                "crossover.h",
+                "std::max(of_cell, kAskedInL2)",
+                "of_cell",
+            ),
+            (
+                "what is slow there is ours",
+                "choose.cpp",
+                "is_ours = is_ours && is_fast_in_l2(layer, gpu, device);",
+                "is_ours = is_ours || is_fast_in_l2(layer, gpu, device);",
+            ),
+            (
+                "without a table it is slow",
+                "choose.cpp",
+                "return table.percent == nullptr ||",
+                "return table.percent != nullptr &&",
+            ),
+        )
     ),
     (
         "linear: a part of a wider matrix asks what others do in a graph",

@@ -313,6 +313,19 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
                    asked_between_vectors(layer), asked_of_relu(layer), asked_if_wide(layer)});
 }
 
+// Of a weight up to this part of the L2, in tenths, much stays there from call to call. Upstream gains more by
+// that than ours, so a table of its own is asked too; it has 255 where ours is far ahead.
+inline constexpr int64_t kResidentTenths = 11;
+constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
+  return layer.n * layer.k * (layer.is_float ? 4 : 2) * 10 <= kResidentTenths * l2_bytes;
+}
+// What cells must show there before a layer between them counts as no slower: a guess, as no random layers
+// were held against it.
+inline constexpr int kAskedInL2 = 106;
+constexpr int asked_in_l2(const Layer& layer, int of_cell) {
+  return is_cell(layer) ? of_cell : std::max(of_cell, kAskedInL2);
+}
+
 // The least of upstream's time / ours in percent, of a layer's neighbours.
 constexpr int least_percent(const uint8_t* table, const Layer& layer) {
   // Of less depth than was measured all rows speak: which of them are like it is not known.

@@ -11,6 +11,7 @@ namespace {
 const std::vector<int64_t> kAxes(crossover::kShape.begin(), crossover::kShape.end());
 const TableOfFamily kTable(TableFamily::Linear, {"linear", kAxes});
 const TableOfFamily kTableInGraphs(TableFamily::LinearInGraphs, {"linear_in_graphs", kAxes});
+const TableOfFamily kTableInL2(TableFamily::LinearInL2, {"linear_in_l2", kAxes});
 
 }  // namespace
 }  // namespace aten_ext

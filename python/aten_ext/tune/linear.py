@@ -3,8 +3,8 @@
 Each cell is a product of its own, timed as CUDA-graph replays, upstream and ours in turns: "linear", alone,
 and "linear_in_graphs", with an elementwise kernel behind each, whose own time is taken off. Alone a launch of
 ours begins while the one before it ends, as it does on a stream that is full of work; between other kernels
-of a graph it does not. Weights rotate past the L2 where 64 of them can, and those that fit in it are timed
-again where they stay, as in a loop over a small model. The axes are those of
+of a graph it does not. Weights rotate past the L2 where 64 of them can. Those that fit in it are timed again
+where they stay, as in a loop over a small model: "linear_in_l2". The axes are those of
 ``aten_ext/ops/linear/crossover.h``. A :class:`Grid` says which cells are measured: all, or a sixth of them in
 about two and a half minutes, between which a layer counts as what the worst of its neighbours is, and less.
 """
@@ -75,7 +75,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 """In the order of ``crossover::Layout``."""
 
-TABLES = ("linear", "linear_in_graphs")
+TABLES = ("linear", "linear_in_graphs", "linear_in_l2")
 MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
 """Of a graph."""
@@ -87,7 +87,10 @@ faster."""
 RESIDENT_CALLS = 16
 """Of the second look, which is to be a short one: nothing has to be rotated."""
 AS_FAST = 1.015
-"""A ratio with the weight in the L2 below which it counts, and not that with weights from memory."""
+"""A ratio between other kernels with the weight in the L2 below which it counts there, and not that with
+weights from memory: there is no table of both."""
+FAR_AHEAD = 2.55
+"""What stands for a cell that no second look was taken at: the most that a table can say."""
 REPLAYS = 3
 ELEMENTS_BETWEEN = 1 << 15
 """Of the kernel behind each layer: it takes little more than its launch."""
@@ -281,21 +284,18 @@ class Bench:
             graph.capture_end()
         return graph
 
-    def ratios(self, cell: Cell) -> tuple[float, float]:
-        """Upstream's time / ours: alone, and with another kernel behind each layer.
+    def ratios(self, cell: Cell) -> tuple[float, float, float]:
+        """Upstream's time / ours: alone, with another kernel behind each, alone with the weight in the L2.
 
-        A weight that is in the L2 already helps upstream's kernels more: where they are as fast then, that is
-        the ratio, however slow they are with weights from memory.
+        A weight that is in the L2 already helps upstream's kernels more.
         """
-        ratios = self._ratios(self._calls(cell))
+        alone, between = self._ratios(self._calls(cell))
         low, high = RESIDENT_LOOK
-        if cell.weight_bytes > RESIDENT_SHARE * self._l2 or not any(low <= ratio < high for ratio in ratios):
-            return ratios
-        resident = self._ratios(self._calls(cell, resident=True))
-        alone, between = (
-            min(pair) if pair[1] < AS_FAST else pair[0] for pair in zip(ratios, resident, strict=True)
-        )
-        return alone, between
+        in_doubt = any(low <= ratio < high for ratio in (alone, between))
+        if cell.weight_bytes > RESIDENT_SHARE * self._l2 or not in_doubt:
+            return alone, between, FAR_AHEAD
+        in_l2, between_in_l2 = self._ratios(self._calls(cell, resident=True))
+        return alone, min(between, between_in_l2) if between_in_l2 < AS_FAST else between, in_l2
 
     def _ratios(self, calls: list[Callable[[], Any]]) -> tuple[float, float]:
         def behind(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -117,7 +117,8 @@ void pretend_table(int64_t percent, std::optional<int64_t> in_graphs) {
   const aten_ext::Gpu& gpu = aten_ext::reference_gpu();
   using aten_ext::TableFamily;
   const std::pair<TableFamily, int64_t> all[] = {{TableFamily::Linear, percent},
-                                                 {TableFamily::LinearInGraphs, in_graphs.value_or(percent)}};
+                                                 {TableFamily::LinearInGraphs, in_graphs.value_or(percent)},
+                                                 {TableFamily::LinearInL2, percent}};
   for (const auto& [family, value] : all) {
     const std::vector<uint8_t> table(static_cast<size_t>(cells), static_cast<uint8_t>(value));
     aten_ext::remove_table(family, gpu.name, gpu.multiprocessors);

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import aten_ext
+from aten_ext.tune import linear
 from made_up_tables import all_of
 from ops.linear.cases import FAST, HALF, NAMES, Linear
 
@@ -180,7 +181,7 @@ def test_what_was_declined_is_known_until_a_table_changes() -> None:
     mat1, weight = torch.randn(8, 256, device="cuda"), torch.randn(512, 256, device="cuda")
     reason = "shape that upstream multiplies faster"
     for percent in (50, 255, 50):  # the fixture takes its table away again
-        for family in ("linear", "linear_in_graphs"):
+        for family in linear.TABLES:
             torch.ops.aten_ext.add_table(family, name, capability, multiprocessors, True, all_of(percent))
         aten_ext.reset_counts()
         for _ in range(3):

@@ -1,0 +1,85 @@
+"""Layers whose weight may be in the L2 already: a table of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import aten_ext
+from gpus import pretended_capture
+from made_up_tables import MADE_UP, SLOWER, all_of, explain, meta, of_100, pretending, register, remove
+
+L2_BYTES = of_100().l2_bytes
+
+pytestmark = pytest.mark.skipif(
+    "linear" not in torch.ops.aten_ext.table_families(), reason="built without the linear layers"
+)
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[None]:
+    with pretending() as take:
+        take(of_100(), MADE_UP.name)
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("m", "n", "k", "least"),
+    [
+        (1, 768, 768, 102),  # a cell
+        (28, 1024, 1536, 102),
+        (5, 768, 768, 106),
+        (8, 1000, 1024, 106),
+        (8, 1001, 1023, 106),
+    ],
+)
+def test_what_a_layer_asks(m: int, n: int, k: int, least: int, dtype: torch.dtype) -> None:
+    for percent, route in ((least - 1, "upstream"), (least, "fused")):
+        register(MADE_UP, all_of(254), in_l2=all_of(percent))
+        assert explain(m, n, k, dtype).route == route
+    register(MADE_UP, all_of(50), in_l2=all_of(255))
+    assert explain(m, n, k, dtype).reason.startswith(SLOWER)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_which_weights(dtype: torch.dtype) -> None:
+    """Up to 1.1 times as large as the L2."""
+    register(MADE_UP, all_of(254), in_l2=all_of(50))
+    largest = L2_BYTES * 11 // 10 // dtype.itemsize // 1024 // 8 * 8
+    assert explain(4, largest, 1024, dtype).reason == SLOWER
+    assert explain(4, largest + 8, 1024, dtype).route == "fused"
+
+
+def test_each_neighbour_has_a_say() -> None:
+    """Of 5 rows those of 4 and 8, of 1,200 columns and K those of 1,024 and 1,536."""
+    places = [(0, 0, 0, *at) for at in itertools.product((2, 3), (20, 21), (14, 15))]
+    for place in places:
+        percent = all_of(200)
+        percent[place] = 50
+        register(MADE_UP, all_of(254), in_l2=percent)
+        assert explain(5, 1200, 1200).reason == SLOWER
+    percent = all_of(50)
+    for place in places:
+        percent[place] = 200
+    register(MADE_UP, all_of(254), in_l2=percent)
+    assert explain(5, 1200, 1200).route == "fused"
+
+
+def test_without_such_a_table_nothing_is_asked() -> None:
+    register(MADE_UP, all_of(200))
+    torch.ops.aten_ext.remove_table("linear_in_l2", MADE_UP.name, MADE_UP.multiprocessors)
+    assert explain(4, 1024, 1024).route == "fused"
+
+
+def test_a_graph_s_table_has_its_own_answer() -> None:
+    """It counts both, so behind another kernel of a graph the table of weights in the L2 is not asked."""
+    register(MADE_UP, all_of(200), in_l2=all_of(50))
+    operands = meta(4, 1024), meta(1024, 1024).t()
+    with pretended_capture(True):
+        assert aten_ext.explain("mm", *operands, key="CUDA").route == "fused"
+    assert aten_ext.explain("mm", *operands, key="CUDA").reason == SLOWER
+    remove(MADE_UP.name, MADE_UP.multiprocessors)
