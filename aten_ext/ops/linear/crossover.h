@@ -313,8 +313,8 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
                    asked_between_vectors(layer), asked_of_relu(layer), asked_if_wide(layer)});
 }
 
-// Of a weight up to this part of the L2, in tenths, much stays there from call to call. Upstream gains more by
-// that than ours, so a table of its own is asked too; it has 255 where ours is far ahead.
+// Of a weight up to this part of the L2, in tenths, much stays there from call to call. Upstream gains more
+// by that than ours, so a table of its own is asked too; it has 255 where ours is far ahead.
 inline constexpr int64_t kResidentTenths = 11;
 constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
   return layer.n * layer.k * (layer.is_float ? 4 : 2) * 10 <= kResidentTenths * l2_bytes;
