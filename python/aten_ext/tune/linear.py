@@ -80,7 +80,8 @@ MAX_WEIGHT_BYTES = 512 << 20
 MAX_CALLS = 64
 """Of a graph."""
 RESIDENT_SHARE = 1.1
-"""Of the L2: of a weight up to this part of it much stays there from call to call."""
+"""Of the L2: of a weight up to this part of it much stays there from call to call. That of
+``crossover::kResidentTenths``."""
 RESIDENT_LOOK = (1.02, 1.9)
 """Ratios with weights from memory between which a second look, with the weight in the L2, may change who is
 faster."""
@@ -134,9 +135,7 @@ class Grid:
 
     def rows(self, layout: Layout) -> list[int]:
         """Places on the axis of rows."""
-        places = list(range(len(ROWS)))
-        if self.step > 1:
-            places = [place for place in places if ROWS[place] not in ROWS_OF_THOROUGH]
+        places = [i for i, rows in enumerate(ROWS) if self.step == 1 or rows not in ROWS_OF_THOROUGH]
         return [places[i] for i in self._places(len(places), self.step if layout.has_ragged_sizes else 1)]
 
     def columns(self, layout: Layout) -> list[int]:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import aten_ext
+from aten_ext.tune import linear
 from gpus import pretended_capture
-from made_up_tables import MADE_UP, SLOWER, all_of, explain, meta, of_100, pretending, register, remove
+from made_up_tables import MADE_UP, SLOWER, all_of, explain, meta, of_100, pretending, register
 
 L2_BYTES = of_100().l2_bytes
 
@@ -47,9 +48,9 @@ def test_what_a_layer_asks(m: int, n: int, k: int, least: int, dtype: torch.dtyp
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_which_weights(dtype: torch.dtype) -> None:
-    """Up to 1.1 times as large as the L2."""
+    """Those that ``tune`` takes for resident."""
     register(MADE_UP, all_of(254), in_l2=all_of(50))
-    largest = L2_BYTES * 11 // 10 // dtype.itemsize // 1024 // 8 * 8
+    largest = int(L2_BYTES * linear.RESIDENT_SHARE) // dtype.itemsize // 1024 // 8 * 8
     assert explain(4, largest, 1024, dtype).reason == SLOWER
     assert explain(4, largest + 8, 1024, dtype).route == "fused"
 
@@ -76,10 +77,9 @@ def test_without_such_a_table_nothing_is_asked() -> None:
 
 
 def test_a_graph_s_table_has_its_own_answer() -> None:
-    """It counts both, so behind another kernel of a graph the table of weights in the L2 is not asked."""
+    """Its cells hold the lesser of both, so behind another kernel of a graph that table is not asked."""
     register(MADE_UP, all_of(200), in_l2=all_of(50))
     operands = meta(4, 1024), meta(1024, 1024).t()
     with pretended_capture(True):
         assert aten_ext.explain("mm", *operands, key="CUDA").route == "fused"
     assert aten_ext.explain("mm", *operands, key="CUDA").reason == SLOWER
-    remove(MADE_UP.name, MADE_UP.multiprocessors)
