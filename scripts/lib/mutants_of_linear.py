@@ -541,19 +541,35 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     *(
         (f"linear: weights in the L2: {what}", f"aten_ext/ops/linear/{file}", old, to, (_IN_THE_L2,))
         for what, file, old, to in (
-            ("none stays there", "crossover.h", "<= kResidentTenths * l2_bytes", "< 0 * l2_bytes"),
-            ("twice as large ones stay", "crossover.h", "kResidentTenths * l2_bytes", "20 * l2_bytes"),
+            ("none stays there", "crossover.h", "layer, kResidentTenths,", "layer, -1,"),
+            ("twice as large ones stay", "crossover.h", "layer, kResidentTenths,", "layer, 20,"),
+            (
+                "large ones ask for no more",
+                "crossover.h",
+                " ||\n                          takes_tenths(layer, kMuchOfL2Tenths, l2_bytes)",
+                "",
+            ),
+            ("more of them are large", "crossover.h", "kMuchOfL2Tenths = 6", "kMuchOfL2Tenths = 5"),
+            ("an idle stage asks for no more", "crossover.h", " || has_idle_stage(layer)", ""),
+            ("a small part of a stage counts", "crossover.h", "20 * idle >= layer.k", "40 * idle >= layer.k"),
+            ("stages of few rows count", "crossover.h", "tile_of(layer) >= 2 && 20", "tile_of(layer) >= 0 && 20"),
+            (
+                "rows that begin within a sector ask for no more",
+                "crossover.h",
+                "is_erratic = likeness(layer) == Likeness::HalfSectors ||",
+                "is_erratic =",
+            ),
             (
                 "layers between cells ask for no more",
                 "crossover.h",
-                "std::max(of_cell, kAskedInL2)",
+                "std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2)",
                 "of_cell",
             ),
             (
                 "what is slow there is ours",
                 "choose.cpp",
-                "is_ours = is_ours && is_fast_in_l2(layer, gpu, device);",
-                "is_ours = is_ours || is_fast_in_l2(layer, gpu, device);",
+                " || !is_fast_in_l2(layer, gpu, device)) {",
+                ") {",
             ),
             (
                 "without a table it is slow",

@@ -281,14 +281,14 @@ bool is_between_others(c10::Device device) {
 }
 
 // Whether a layer is fast enough where its weight may be in the L2 already. Without a table of that, which
-// not all GPUs have, nothing is asked.
+// a user's own may lack, nothing is asked.
 bool is_fast_in_l2(const crossover::Layer& layer, const Gpu& gpu, c10::Device device) {
   if (!crossover::may_stay_in_l2(layer, gpu.l2_bytes)) {
     return true;
   }
   const Evidence& table = evidence(TableFamily::LinearInL2, device);
-  return table.percent == nullptr ||
-         crossover::least_percent(table.percent, layer) >= crossover::asked_in_l2(layer, table.least);
+  return table.percent == nullptr || crossover::least_percent(table.percent, layer) >=
+                                         crossover::asked_in_l2(layer, table.least, gpu.l2_bytes);
 }
 
 // Whether the measured tables say that the kernel is faster. Its tiles are chosen here: how evenly they fill
@@ -310,8 +310,9 @@ const char* cut_by_tables(const LinearCall& call, const Gpu& gpu, FewRowsPlan& p
   const int least_in_graphs = crossover::least_percent(of_graphs.percent, layer);
   bool is_ours = least >= crossover::asked(layer, table.least, /*in_graph=*/false);
   bool is_ours_in_graphs = least_in_graphs >= crossover::asked(layer, of_graphs.least, /*in_graph=*/true);
-  is_ours = is_ours && is_fast_in_l2(layer, gpu, device);
-  if (!is_ours && !is_ours_in_graphs) {
+  // Also in graphs: calls over the same weight would take turns there, ours behind upstream's kernel,
+  // upstream behind ours.
+  if ((!is_ours && !is_ours_in_graphs) || !is_fast_in_l2(layer, gpu, device)) {
     return slower;
   }
   const Tiles& tiles = tiles_of(sizes);

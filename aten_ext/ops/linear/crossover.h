@@ -219,6 +219,16 @@ constexpr int asked_if_large(const Layer& layer) {
          : layer.m == 1                                  ? kAskedLargeOfOneRow
                                                          : kAskedLarge;
 }
+// The same in tiles of any weight above all that were measured, in bytes: its cells are those of the largest
+// ones. Of 130 such layers in fp32 one of twenty had 0.70 of what they say, of 500 of 128 to 512 MB 0.91; 25
+// rows, 3784 -> 65024, whose cells have 1.22, were at 0.89, five of 10240 -> 22016 at 0.97 with 1.47. Dot
+// products read the largest as fast as others.
+inline constexpr int64_t kMostMeasured = int64_t{512} << 20;
+inline constexpr int kAskedAboveMeasured = 150;
+constexpr int asked_above_measured(const Layer& layer) {
+  const int64_t bytes = layer.n * layer.k * (layer.is_float ? 4 : 2);
+  return bytes > kMostMeasured && !layer.by_dots ? kAskedAboveMeasured : 0;
+}
 // The same of operands that begin between vectors, and many columns: cells are of rows that differ in their
 // phase. Of 3,684 layers of views 11 such ones were below 0.95, the least 0.79 (21 rows, 3648 -> 5760 in
 // fp16).
@@ -257,7 +267,7 @@ constexpr int asked_if_wide(const Layer& layer) {
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.
 inline constexpr int kAskedUneven = 120;
-inline constexpr int kAskedUnevenNoRows = 145;
+inline constexpr int kAskedUnevenNoRows = 170;
 
 // Rows of a layer's tile: 8, 16, 32, 64.
 constexpr int tile_of(const Layer& layer) {
@@ -270,7 +280,7 @@ constexpr int tile_of(const Layer& layer) {
 }
 
 // Of 193 such layers in tiles of 64 rows four were below 0.98, the least 0.84 (58 rows, 3320 -> 10562 in
-// bf16).
+// bf16); later one was at 0.58 (58 rows of a wider matrix, 4856 -> 5594 in fp16, whose cells have 1.60).
 constexpr int asked_if_uneven(const Layer& layer) {
   return has_rows_of_vectors(layer) && tile_of(layer) < kTiles - 1 ? kAskedUneven : kAskedUnevenNoRows;
 }
@@ -310,20 +320,39 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
                    : is_cell(layer) ? of_cell
                                     : of_likeness[static_cast<size_t>(likeness(layer))][tile_of(layer)];
   return std::max({more, of_cell, asked_of_part(layer, in_graph), asked_if_large(layer),
-                   asked_between_vectors(layer), asked_of_relu(layer), asked_if_wide(layer)});
+                   asked_above_measured(layer), asked_between_vectors(layer), asked_of_relu(layer),
+                   asked_if_wide(layer)});
 }
 
 // Of a weight up to this part of the L2, in tenths, much stays there from call to call. Upstream gains more
 // by that than ours, so a table of its own is asked too; it has 255 where ours is far ahead.
 inline constexpr int64_t kResidentTenths = 11;
-constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
-  return layer.n * layer.k * (layer.is_float ? 4 : 2) * 10 <= kResidentTenths * l2_bytes;
+// Whether a weight takes more than so many tenths of the L2.
+constexpr bool takes_tenths(const Layer& layer, int64_t tenths, int64_t l2_bytes) {
+  return layer.n * layer.k * (layer.is_float ? 4 : 2) * 10 > tenths * l2_bytes;
 }
-// What cells must show there before a layer between them counts as no slower: a guess, as no random layers
-// were held against it.
-inline constexpr int kAskedInL2 = 106;
-constexpr int asked_in_l2(const Layer& layer, int of_cell) {
-  return is_cell(layer) ? of_cell : std::max(of_cell, kAskedInL2);
+constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
+  return !takes_tenths(layer, kResidentTenths, l2_bytes);
+}
+// What cells must show there before a layer between them counts as no slower. Of 8,038 random layers that
+// were ours and called over one set of operands 21 were below 0.98 of upstream's speed, 13 of which go
+// upstream by these two, with 289 others.
+inline constexpr int kAskedInL2 = 110;
+// The same of three kinds whose times differ more from those of their cells: of rows that begin within a
+// sector; of a weight from this part of the L2 on, in tenths, as how much of it stays differs from size to
+// size (14 rows, 5392 -> 3712 in bf16: 0.81, whose cells have 1.10); and of many rows in fp32 whose last
+// stage, as ours takes them, is mostly empty (49 rows, 272 -> 6144: 0.85, 1.15).
+inline constexpr int kAskedInL2OfErratic = 128;
+inline constexpr int64_t kMuchOfL2Tenths = 6;
+constexpr bool has_idle_stage(const Layer& layer) {
+  constexpr int64_t kStage = 64;  // elements of K
+  const int64_t idle = (kStage - layer.k % kStage) % kStage;
+  return layer.is_float && tile_of(layer) >= 2 && 20 * idle >= layer.k;
+}
+constexpr int asked_in_l2(const Layer& layer, int of_cell, int64_t l2_bytes) {
+  const bool is_erratic = likeness(layer) == Likeness::HalfSectors ||
+                          takes_tenths(layer, kMuchOfL2Tenths, l2_bytes) || has_idle_stage(layer);
+  return is_cell(layer) ? of_cell : std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2);
 }
 
 // The least of upstream's time / ours in percent, of a layer's neighbours.

@@ -234,12 +234,12 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 1023, 1024, torch.bfloat16, 107),  # no vectors
         (33, 1022, 1024, torch.bfloat16, 120),
         (1, 13, 352, torch.float32, 125),
-        (64, 1023, 1024, torch.float32, 145),  # whose blocks leave multiprocessors idle
+        (64, 1023, 1024, torch.float32, 170),  # whose blocks leave multiprocessors idle
         (8, 1024, 1001, torch.bfloat16, 112),  # no rows of vectors
         (9, 1024, 1002, torch.float16, 110),
         (17, 511, 1001, torch.bfloat16, 110),
         (17, 511, 1004, torch.bfloat16, 118),  # of whole eight bytes
-        (17, 1023, 1001, torch.bfloat16, 145),  # blocks of a larger weight on half of the GPU
+        (17, 1023, 1001, torch.bfloat16, 170),  # blocks of a larger weight on half of the GPU
         (64, 1024, 1002, torch.bfloat16, 112),
         (8, 1024, 1001, torch.float32, 112),
         (17, 1024, 1002, torch.float32, 114),
@@ -251,6 +251,10 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (8, 16384, 8193, torch.bfloat16, 170),  # and of the largest
         (49, 16384, 6102, torch.float32, 140),
         (49, 16384, 6106, torch.float32, 170),
+        (4, 65536, 2048, torch.float32, 107),  # as large as any that was measured
+        (4, 65536, 4096, torch.float32, 150),  # and larger, whose cell is another's
+        (2, 65536, 4096, torch.float32, 107),  # by dot products
+        (8, 65536, 8192, torch.bfloat16, 150),
         (64, 300_000, 1024, torch.bfloat16, 200),  # beyond the axes
         (3, 20_000, 504, torch.float32, 150),  # many columns in fp32, and few k
         (3, 20_000, 512, torch.float32, 120),
@@ -386,10 +390,10 @@ def test_what_a_weight_of_rows_asks(
     ("rows", "n", "k", "dtype", "least"),
     [
         (4, 3224, 2048, torch.bfloat16, 120),
-        (64, 6440, 2048, torch.bfloat16, 145),  # tiles of 64 rows
+        (64, 6440, 2048, torch.bfloat16, 170),  # tiles of 64 rows
         (5, 3224, 2048, torch.float32, 120),
         (1, 3224, 2048, torch.float32, 108),  # dot products have no tiles
-        (1, 3224, 2047, torch.bfloat16, 145),  # no rows of vectors
+        (1, 3224, 2047, torch.bfloat16, 170),  # no rows of vectors
         (4, 3072, 2048, torch.bfloat16, 107),  # measured
         (4, 3224, 256, torch.bfloat16, 108),  # a small weight
         (16, 3240, 2048, torch.bfloat16, 120),

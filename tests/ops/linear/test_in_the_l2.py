@@ -33,17 +33,37 @@ def gpu() -> Iterator[None]:
     [
         (1, 768, 768, 102),  # a cell
         (28, 1024, 1536, 102),
-        (5, 768, 768, 106),
-        (8, 1000, 1024, 106),
-        (8, 1001, 1023, 106),
+        (5, 768, 768, 110),
+        (8, 1000, 1024, 110),
+        (8, 1001, 1023, 110),
+        (8, 1000, 1032, 128),  # rows that begin within a sector in 16 bits
+        (5, 1000, 1028, 110),
+        (33, 1000, 1216, 110),  # in fp32 19 stages of 64
+        (33, 1000, 1248, 110),  # and 19.5
+        (33, 1000, 608, 110),  # 9.5
     ],
 )
 def test_what_a_layer_asks(m: int, n: int, k: int, least: int, dtype: torch.dtype) -> None:
+    if dtype == torch.float32:
+        least = {1028: 128, 1032: 110, 608: 128}.get(k, least)
+    asks(least, m, n, k, dtype)
+    register(MADE_UP, all_of(50), in_l2=all_of(255))
+    assert explain(m, n, k, dtype).reason.startswith(SLOWER)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_weights_that_take_much_of_the_l2(dtype: torch.dtype) -> None:
+    """From six tenths of it on."""
+    up_to = L2_BYTES * 6 // 10 // dtype.itemsize // 1024 // 8 * 8
+    asks(110, 5, up_to, 1024, dtype)
+    asks(128, 5, up_to + 8, 1024, dtype)
+    asks(102, 4, 4096, 6144 if dtype == torch.bfloat16 else 3072, dtype)  # a cell
+
+
+def asks(least: int, m: int, n: int, k: int, dtype: torch.dtype) -> None:
     for percent, route in ((least - 1, "upstream"), (least, "fused")):
         register(MADE_UP, all_of(254), in_l2=all_of(percent))
         assert explain(m, n, k, dtype).route == route
-    register(MADE_UP, all_of(50), in_l2=all_of(255))
-    assert explain(m, n, k, dtype).reason.startswith(SLOWER)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -76,10 +96,10 @@ def test_without_such_a_table_nothing_is_asked() -> None:
     assert explain(4, 1024, 1024).route == "fused"
 
 
-def test_a_graph_s_table_has_its_own_answer() -> None:
-    """Its cells hold the lesser of both, so behind another kernel of a graph that table is not asked."""
-    register(MADE_UP, all_of(200), in_l2=all_of(50))
+def test_it_is_asked_in_graphs_too() -> None:
     operands = meta(4, 1024), meta(1024, 1024).t()
-    with pretended_capture(True):
-        assert aten_ext.explain("mm", *operands, key="CUDA").route == "fused"
-    assert aten_ext.explain("mm", *operands, key="CUDA").reason == SLOWER
+    for percent, expected in ((101, SLOWER), (102, "")):
+        register(MADE_UP, all_of(200), in_l2=all_of(percent))
+        for captured in (False, True):
+            with pretended_capture(captured):
+                assert aten_ext.explain("mm", *operands, key="CUDA").reason == expected
