@@ -6,6 +6,7 @@ The kernel's are noticed without a GPU, by running it on the CPU (tests/ops/line
 from __future__ import annotations
 
 _RULE = "aten_ext/ops/linear/choose.cpp"
+_FEW_ROWS_RULE = "aten_ext/ops/linear/few_rows_rule.cpp"
 _ARGS = "aten_ext/ops/linear/call.h"
 _RUN = "aten_ext/ops/linear/run.cpp"
 _LT = "aten_ext/ops/linear/lt.cpp"
@@ -91,12 +92,25 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "layer.m <= 4",
         ("tests/ops/linear/test_gemv_on_host.py::test_which_layers_it_takes",),
     ),
-    (
-        "linear: many columns in fp32 ask for no more than others",
-        "aten_ext/ops/linear/crossover.h",
-        "return wide ? kAskedWide",
-        "return false ? kAskedWide",
-        ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
+    *(
+        (
+            f"linear: {what}",
+            "aten_ext/ops/linear/crossover.h",
+            old,
+            to,
+            ("tests/ops/linear/test_asked_of_cells.py::test_what_a_layer_between_cells_asks_of_them",),
+        )
+        for what, old, to in (
+            ("many columns ask for no more than others", "layer.n <= kManyColumns || is_cell(layer)", "true"),
+            ("many columns of one row ask for no more", "layer.by_dots && !has_depth", "false"),
+            ("many columns of any depth ask for more", "layer.by_dots && !has_depth", "layer.by_dots"),
+            ("the largest weights ask for no more", "bytes > kMostMeasured && !layer.by_dots", "false"),
+            (
+                "dot products of the largest ask for more",
+                "> kMostMeasured && !layer.by_dots",
+                "> kMostMeasured",
+            ),
+        )
     ),
     (
         "linear: cuBLASLt gets no workspace",
@@ -156,14 +170,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: one element for all columns is a bias as others",
-        _RULE,
+        _ARGS,
         "bias->dim() == 1 && bias->size(0) == call.n() &&",
         "bias->dim() <= 1 &&",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_is_no_vector_asks_the_cells_without_a_bias",),
     ),
     (
         "linear: a matrix of one column is a bias",
-        _RULE,
+        _ARGS,
         "bias->dim() == 1 && bias->size(0) == call.n() &&",
         "!is_whole_matrix(call) &&",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_is_no_vector_asks_the_cells_without_a_bias",),
@@ -205,24 +219,30 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: a ReLU asks for no more",
-        _RULE,
+        _FEW_ROWS_RULE,
         "call.epilogue == Epilogue::ReLU,\n          whole_rows",
         "false,\n          whole_rows",
         ("tests/ops/linear/test_asked_of_cells.py::test_one_row_in_fp32_with_a_relu_asks_for_more",),
     ),
-    ("linear: one row too many is taken", _RULE, "kMaxRows) {", "kMaxRows + 1) {", _RULES),
-    ("linear: K need not be whole vectors", _RULE, "keeps_aligned(t, t.size(column)) && ", "", (_ROWS,)),
+    ("linear: one row too many is taken", _FEW_ROWS_RULE, "kMaxRows) {", "kMaxRows + 1) {", _RULES),
+    (
+        "linear: K need not be whole vectors",
+        _FEW_ROWS_RULE,
+        "keeps_aligned(t, t.size(column)) && ",
+        "",
+        (_ROWS,),
+    ),
     ("linear: out may be the weight", _ARGS, "out.is_alias_of(mat2) ||", "", _RULES),
     (
         "linear: TF32 is not asked about",
-        _RULE,
+        _FEW_ROWS_RULE,
         "return flags.precision != at::Float32Precision::NONE &&",
         "return false && flags.precision != at::Float32Precision::NONE &&",
         ("tests/ops/linear/test_rules.py::test_tf32_allowed_declines_fp32_alone",),
     ),
     (
         "linear: layers that leave multiprocessors idle ask for no more",
-        _RULE,
+        _FEW_ROWS_RULE,
         "!crossover::has_measured_columns(layer) &&",
         "false &&",
         (
@@ -265,14 +285,14 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: a layer in a graph asks the other table",
-        _RULE,
+        _FEW_ROWS_RULE,
         "&& is_between_others(device);",
         "&& false;",
         ("tests/ops/linear/test_gain_in_graphs.py::test_each_table_speaks_for_its_calls",),
     ),
     (
         "linear: a layer outside a graph asks that of graphs",
-        _RULE,
+        _FEW_ROWS_RULE,
         "&& is_between_others(device);",
         ";",
         ("tests/ops/linear/test_gain_in_graphs.py::test_each_table_speaks_for_its_calls",),
@@ -330,7 +350,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: an even number of columns is an odd one",
-        _RULE,
+        _FEW_ROWS_RULE,
         "call.n() % 2 == 0                  ? Layout::TransposedEven",
         "false ? Layout::TransposedEven",
         ("tests/ops/linear/test_asked_of_cells.py::test_dtype_bias_and_layout_have_cells_of_their_own",),
@@ -358,7 +378,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: words are asked for at odd addresses",
-        _RULE,
+        _FEW_ROWS_RULE,
         "t.const_data_ptr()) % kWord == 0 &&",
         "t.const_data_ptr()) % 2 == 0 &&",
         ("tests/ops/linear/test_asked_of_cells.py::test_which_cells_speak_for_rows_of_no_vectors",),
@@ -552,7 +572,12 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             ("more of them are large", "crossover.h", "kMuchOfL2Tenths = 6", "kMuchOfL2Tenths = 5"),
             ("an idle stage asks for no more", "crossover.h", " || has_idle_stage(layer)", ""),
             ("a small part of a stage counts", "crossover.h", "20 * idle >= layer.k", "40 * idle >= layer.k"),
-            ("stages of few rows count", "crossover.h", "tile_of(layer) >= 2 && 20", "tile_of(layer) >= 0 && 20"),
+            (
+                "stages of few rows count",
+                "crossover.h",
+                "tile_of(layer) >= 2 && 20",
+                "tile_of(layer) >= 0 && 20",
+            ),
             (
                 "rows that begin within a sector ask for no more",
                 "crossover.h",
@@ -567,15 +592,9 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             ),
             (
                 "what is slow there is ours",
-                "choose.cpp",
+                "few_rows_rule.cpp",
                 " || !is_fast_in_l2(layer, gpu, device)) {",
                 ") {",
-            ),
-            (
-                "without a table it is slow",
-                "choose.cpp",
-                "return table.percent == nullptr ||",
-                "return table.percent != nullptr &&",
             ),
         )
     ),
@@ -595,7 +614,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: any weight stays in the L2",
-        "aten_ext/ops/linear/choose.cpp",
+        _FEW_ROWS_RULE,
         "gpu.clusters, gpu.l2_bytes},",
         "gpu.clusters, int64_t{1} << 40},",
         (f"{_DOTS}::test_which_layers_it_takes",),
@@ -651,7 +670,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "linear: any beta is cuBLASLt's",
-        _RULE,
+        _ARGS,
         "bias != nullptr && call.beta->toDouble() == 1.0 &&",
         "bias != nullptr &&",
         (
@@ -661,7 +680,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "rows of a mat1 within a larger matrix are whole lines",
-        "aten_ext/ops/linear/choose.cpp",
+        _FEW_ROWS_RULE,
         "t.size(0) > 1 && t.stride(0) != t.size(1) ?",
         "t.size(0) > 1 && false ?",
         ("tests/ops/linear/test_asked_of_cells.py::test_what_a_mat1_within_a_larger_matrix_asks",),

@@ -86,6 +86,17 @@ inline bool fits_float(const at::Scalar& scalar) {
   return !std::isfinite(value) || std::abs(value) <= std::numeric_limits<float>::max();
 }
 
+inline float to_float(const at::Scalar* scalar, float otherwise) {
+  return scalar == nullptr ? otherwise : scalar->toFloat();
+}
+
+// Whether upstream lets cuBLASLt add the bias. Anything else it copies into the result first.
+inline bool is_bias_of_lt(const LinearCall& call) {
+  const at::Tensor* bias = call.bias;
+  return bias != nullptr && call.beta->toDouble() == 1.0 && bias->dim() == 1 && bias->size(0) == call.n() &&
+         bias->is_contiguous();
+}
+
 // Upstream converts alpha and beta to float, which raises for what it cannot hold. With alpha = 0 it reads
 // neither mat1 nor mat2, which may be NaN.
 inline const char* decline_scalars(const LinearCall& call) {

@@ -256,13 +256,19 @@ constexpr int asked_of_relu(const Layer& layer) {
 // The same of many columns in fp32 between cells, where upstream's time goes up and down, most where K is
 // small: of 233 such layers with K below 512 four were below 0.98, the least 0.76 (ten rows, 208 -> 32704:
 // 15.6 us and 20.6, and its cells have 1.45), of 913 others one (0.96, whose cells have 1.18). By dot
-// products one of 114 was (0.97, K = 40), of 184 others none; in 16 bits none of 760.
+// products one of 114 was (0.97, K = 40), of 184 others none; in 16 bits one of some 780: one row by dot
+// products, 576 -> 22016 (0.94, 1.10), a block of one warp for four columns, of which 4,224 are on an H200 at
+// once.
 inline constexpr int kAskedWide[2][2] = {{150, 120}, {130, 0}};  // of small K, and of others
+inline constexpr int kAskedWideOfHalf = 120;                     // of small K, by dot products
 constexpr int asked_if_wide(const Layer& layer) {
   constexpr int64_t kManyColumns = 1 << 14;
-  constexpr int64_t kSomeDepth = 512;
-  const bool wide = layer.is_float && layer.n > kManyColumns && !is_cell(layer);
-  return wide ? kAskedWide[layer.by_dots][layer.k >= kSomeDepth] : 0;
+  constexpr int64_t kSomeDepth[2] = {1024, 512};
+  const bool has_depth = layer.k >= kSomeDepth[layer.is_float];
+  return layer.n <= kManyColumns || is_cell(layer) ? 0
+         : layer.is_float                          ? kAskedWide[layer.by_dots][has_depth]
+         : layer.by_dots && !has_depth             ? kAskedWideOfHalf
+                                                   : 0;
 }
 // The same of a layer whose blocks leave a part of the GPU idle (few_rows_plan.h), unless its cell did so
 // too.

@@ -264,6 +264,11 @@ def test_all_rows_speak_for_layers_of_little_depth(pretend: Any) -> None:
         (2, 20_000, 513, torch.float32, 120),
         (4, 24_576, 512, torch.float32, 107),  # that were measured
         (3, 20_000, 512, torch.bfloat16, 108),
+        (1, 20_000, 1016, torch.bfloat16, 125),  # rows within a sector
+        (1, 20_000, 960, torch.bfloat16, 120),
+        (1, 20_000, 1088, torch.bfloat16, 108),
+        (1, 16_000, 960, torch.bfloat16, 108),
+        (1, 24_576, 768, torch.bfloat16, 107),  # that were measured
         (51, 103, 1, torch.float32, 255),  # and below them, as much as a cell shows
         (47, 86, 7, torch.bfloat16, 255),
     ],

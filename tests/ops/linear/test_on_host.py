@@ -38,7 +38,8 @@ WIDE = [(2, 8456, 16), (9, 8456, 16), (17, 8456, 16), (40, 8456, 16)]
 def load() -> None:
     """The kernel for few rows and cuBLASLt's way, against a stand-in for cuBLASLt."""
     here = Path(__file__).parent
-    files = [f"ops/linear/{name}" for name in ("choose.cpp", "run.cpp", "few_rows.cu", "gemv.cu", "lt.cpp")]
+    names = ("choose.cpp", "few_rows_rule.cpp", "run.cpp", "few_rows.cu", "gemv.cu", "lt.cpp")
+    files = [f"ops/linear/{name}" for name in names]
     files.append("core/capture.cpp")
     library.load("linear", *files, str(here / "few_rows_ops.cpp"), str(here / "lt_ops.cpp"))
     torch.ops.aten_ext_on_host_linear.pretend_table(200)
