@@ -593,7 +593,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             (
                 "what is slow there is ours",
                 "few_rows_rule.cpp",
-                " || !is_fast_in_l2(layer, gpu, device)) {",
+                " || !is_fast_in_l2(layer, in_l2, gpu.l2_bytes)) {",
                 ") {",
             ),
         )
