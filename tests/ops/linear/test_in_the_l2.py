@@ -12,7 +12,7 @@ import aten_ext
 from aten_ext import _measured_tables as tables
 from aten_ext.tune import linear
 from gpus import pretended_capture
-from made_up_tables import MADE_UP, SLOWER, all_of, explain, meta, of_100, pretending, register
+from made_up_tables import MADE_UP, SLOWER, all_of, explain, meta, of_100, pretending, register, remove
 
 L2_BYTES = of_100().l2_bytes
 
@@ -91,20 +91,17 @@ def test_each_neighbour_has_a_say() -> None:
     assert explain(5, 1200, 1200).route == "fused"
 
 
-def test_a_gpu_without_such_a_table_asks_another_s() -> None:
-    """And for more: the shipped ones are of GPUs like it."""
-    register(MADE_UP, all_of(200))
-    torch.ops.aten_ext.remove_table("linear_in_l2", MADE_UP.name, MADE_UP.multiprocessors)
-    files = tables.SHIPPED.glob("*.json")
-    shipped = [tables.decode(path.read_bytes()).percent["linear_in_l2"] for path in files]
-    routes = set()
-    for m, n, k in itertools.product((1, 4, 16, 64), (1024, 4096), (1024, 2048)):
-        place = 0, 0, 0, linear.ROWS.index(m), linear.COLUMNS.index(n), linear.DEPTHS.index(k)
-        enough = {bool(percent[place] >= 130) for percent in shipped}
-        if len(enough) == 1:
-            routes.add(expected := "fused" if enough.pop() else "upstream")
-            assert explain(m, n, k).route == expected
-    assert routes == {"fused", "upstream"}
+def test_a_gpu_without_such_a_table_asks_the_nearest_s() -> None:
+    """For 1.3, as of the other tables."""
+    nearest = tables.Gpu("another made-up 100", 90, MADE_UP.multiprocessors)
+    try:
+        for percent, route in ((129, "upstream"), (130, "fused")):
+            register(MADE_UP, all_of(200))
+            torch.ops.aten_ext.remove_table("linear_in_l2", MADE_UP.name, MADE_UP.multiprocessors)
+            register(nearest, all_of(200), in_l2=all_of(percent))
+            assert explain(4, 1024, 1024).route == route
+    finally:
+        remove(nearest.name, nearest.multiprocessors)
 
 
 def test_it_is_asked_in_graphs_too() -> None:
