@@ -92,14 +92,18 @@ def test_each_neighbour_has_a_say() -> None:
 
 
 def test_a_gpu_without_such_a_table_asks_the_nearest_s() -> None:
-    """For 1.3, as of the other tables."""
-    nearest = tables.Gpu("another made-up 100", 90, MADE_UP.multiprocessors)
+    """For 1.3, as of the other tables. Of a name of its own: other tests leave tables of ``MADE_UP``."""
+    without, nearest = (
+        tables.Gpu(f"made-up 100 {name} a table of the L2", 90, 100) for name in ("without", "with")
+    )
     try:
-        for percent, route in ((129, "upstream"), (130, "fused")):
-            register(MADE_UP, all_of(200))
-            torch.ops.aten_ext.remove_table("linear_in_l2", MADE_UP.name, MADE_UP.multiprocessors)
-            register(nearest, all_of(200), in_l2=all_of(percent))
-            assert explain(4, 1024, 1024).route == route
+        with pretending() as take:
+            take(of_100(), without.name)
+            register(without, all_of(200))
+            torch.ops.aten_ext.remove_table("linear_in_l2", without.name, without.multiprocessors)
+            for percent, route in ((129, "upstream"), (130, "fused")):
+                register(nearest, all_of(200), in_l2=all_of(percent))
+                assert explain(4, 1024, 1024).route == route
     finally:
         remove(nearest.name, nearest.multiprocessors)
 
