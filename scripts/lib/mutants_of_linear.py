@@ -104,7 +104,11 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             ("many columns ask for no more than others", "layer.n <= kManyColumns || is_cell(layer)", "true"),
             ("many columns of one row ask for no more", "layer.by_dots && !has_depth", "false"),
             ("many columns of any depth ask for more", "layer.by_dots && !has_depth", "layer.by_dots"),
-            ("the largest weights ask for no more", "bytes > kMostMeasured && !layer.by_dots", "false"),
+            (
+                "the largest weights ask for no more",
+                "weight_bytes(layer) > kMostMeasured && !layer.by_dots",
+                "false",
+            ),
             (
                 "dot products of the largest ask for more",
                 "> kMostMeasured && !layer.by_dots",
@@ -570,10 +574,10 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
                 "",
             ),
             ("more of them are large", "crossover.h", "kMuchOfL2Tenths = 6", "kMuchOfL2Tenths = 5"),
-            ("an idle stage asks for no more", "crossover.h", " || has_idle_stage(layer)", ""),
-            ("a small part of a stage counts", "crossover.h", "20 * idle >= layer.k", "40 * idle >= layer.k"),
+            ("a ragged depth asks for no more", "crossover.h", " || has_ragged_depth(layer)", ""),
+            ("a little missing depth counts", "crossover.h", "20 * missing >=", "40 * missing >="),
             (
-                "stages of few rows count",
+                "the depth of few rows counts",
                 "crossover.h",
                 "tile_of(layer) >= 2 && 20",
                 "tile_of(layer) >= 0 && 20",

@@ -87,6 +87,10 @@ struct Layer {
   bool by_dots = false;                 // dot products (gemv_plan.h), not tiles
 };
 
+constexpr int64_t weight_bytes(const Layer& layer) {
+  return layer.n * layer.k * (layer.is_float ? 4 : 2);
+}
+
 constexpr size_t cell(const Layer& layer, int rows, int columns, int depth) {
   const size_t dtype = layer.is_float ? 1 : layer.is_half ? 2 : 0;
   const size_t kind =
@@ -156,7 +160,7 @@ constexpr Likeness likeness(const Layer& layer) {
            : !layer.is_float && layer.k * size % kQuad == 0 ? Likeness::NoRowsQuads
                                                             : Likeness::NoRows;
   }
-  return vectors && layer.n * layer.k * size <= kSmallWeight           ? Likeness::Small
+  return vectors && weight_bytes(layer) <= kSmallWeight                ? Likeness::Small
          : row * size % kSector != 0 || layer.mat1_alignment < kSector ? Likeness::HalfSectors
          : layer.layout == Layout::RowMajor                            ? Likeness::RowMajor
          : !vectors                                                    ? Likeness::NoVectors
@@ -226,8 +230,7 @@ constexpr int asked_if_large(const Layer& layer) {
 inline constexpr int64_t kMostMeasured = int64_t{512} << 20;
 inline constexpr int kAskedAboveMeasured = 150;
 constexpr int asked_above_measured(const Layer& layer) {
-  const int64_t bytes = layer.n * layer.k * (layer.is_float ? 4 : 2);
-  return bytes > kMostMeasured && !layer.by_dots ? kAskedAboveMeasured : 0;
+  return weight_bytes(layer) > kMostMeasured && !layer.by_dots ? kAskedAboveMeasured : 0;
 }
 // The same of operands that begin between vectors, and many columns: cells are of rows that differ in their
 // phase. Of 3,684 layers of views 11 such ones were below 0.95, the least 0.79 (21 rows, 3648 -> 5760 in
@@ -335,7 +338,7 @@ constexpr int asked(const Layer& layer, int of_cell, bool in_graph) {
 inline constexpr int64_t kResidentTenths = 11;
 // Whether a weight takes more than so many tenths of the L2.
 constexpr bool takes_tenths(const Layer& layer, int64_t tenths, int64_t l2_bytes) {
-  return layer.n * layer.k * (layer.is_float ? 4 : 2) * 10 > tenths * l2_bytes;
+  return weight_bytes(layer) * 10 > tenths * l2_bytes;
 }
 constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
   return !takes_tenths(layer, kResidentTenths, l2_bytes);
@@ -346,18 +349,19 @@ constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
 inline constexpr int kAskedInL2 = 110;
 // The same of three kinds whose times differ more from those of their cells: of rows that begin within a
 // sector; of a weight from this part of the L2 on, in tenths, as how much of it stays differs from size to
-// size (14 rows, 5392 -> 3712 in bf16: 0.81, whose cells have 1.10); and of many rows in fp32 whose last
-// stage, as ours takes them, is mostly empty (49 rows, 272 -> 6144: 0.85, 1.15).
+// size (14 rows, 5392 -> 3712 in bf16: 0.81, whose cells have 1.10); and of many rows in fp32 whose K,
+// rounded up to a multiple of 64, is a twentieth longer or more (49 rows, 272 -> 6144: 0.85, 1.15). Of 354 of
+// these four were below 0.98, of 1,410 others two.
 inline constexpr int kAskedInL2OfErratic = 128;
 inline constexpr int64_t kMuchOfL2Tenths = 6;
-constexpr bool has_idle_stage(const Layer& layer) {
-  constexpr int64_t kStage = 64;  // elements of K
-  const int64_t idle = (kStage - layer.k % kStage) % kStage;
-  return layer.is_float && tile_of(layer) >= 2 && 20 * idle >= layer.k;
+constexpr bool has_ragged_depth(const Layer& layer) {
+  constexpr int64_t kStep = 64;  // elements of K
+  const int64_t missing = (kStep - layer.k % kStep) % kStep;
+  return layer.is_float && tile_of(layer) >= 2 && 20 * missing >= layer.k;
 }
 constexpr int asked_in_l2(const Layer& layer, int of_cell, int64_t l2_bytes) {
   const bool is_erratic = likeness(layer) == Likeness::HalfSectors ||
-                          takes_tenths(layer, kMuchOfL2Tenths, l2_bytes) || has_idle_stage(layer);
+                          takes_tenths(layer, kMuchOfL2Tenths, l2_bytes) || has_ragged_depth(layer);
   return is_cell(layer) ? of_cell : std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2);
 }
 

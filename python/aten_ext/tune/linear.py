@@ -77,6 +77,7 @@ LAYOUTS: dict[str, Layout] = {
 
 TABLES = ("linear", "linear_in_graphs", "linear_in_l2")
 MAX_WEIGHT_BYTES = 512 << 20
+"""That of ``crossover::kMostMeasured``, above which a cell is another's."""
 MAX_CALLS = 64
 """Of a graph."""
 RESIDENT_SHARE = 1.1

@@ -282,6 +282,15 @@ def test_what_a_layer_between_cells_asks_of_them(
         assert explain(rows, n, k, dtype).route == route
 
 
+def test_weights_above_all_that_tune_measures(pretend: Any) -> None:
+    pretend(of_100(), MADE_UP.name)
+    register(MADE_UP, all_of(149))
+    n = 65536
+    k = linear.MAX_WEIGHT_BYTES // torch.float32.itemsize // n
+    assert explain(4, n, k, torch.float32).route == "fused"
+    assert explain(4, n, k + 4, torch.float32).reason == SLOWER
+
+
 def test_which_rows_speak_for_a_layer(pretend: Any) -> None:
     """Its own, or those on either side of it."""
     pretend(of_100(), MADE_UP.name)

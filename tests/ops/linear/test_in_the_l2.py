@@ -39,9 +39,9 @@ def gpu() -> Iterator[None]:
         (8, 1001, 1023, 110),
         (8, 1000, 1032, 128),  # rows that begin within a sector in 16 bits
         (5, 1000, 1028, 110),
-        (33, 1000, 1216, 110),  # in fp32 19 stages of 64
+        (33, 1000, 1216, 110),  # 19 times 64
         (33, 1000, 1248, 110),  # and 19.5
-        (33, 1000, 608, 110),  # 9.5
+        (33, 1000, 608, 110),  # 9.5, a twentieth less than 10 in fp32
     ],
 )
 def test_what_a_layer_asks(m: int, n: int, k: int, least: int, dtype: torch.dtype) -> None:
