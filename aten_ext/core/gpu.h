@@ -33,6 +33,11 @@ struct Gpu {
   bool may_overlap() const {
     return code >= 90;
   }
+
+  // Whether copies to shared memory can pass by the registers (device/async_copy.cuh).
+  bool has_async_copies() const {
+    return code >= 80;
+  }
 };
 
 // The first thing that a GPU lacks, as a reason to go upstream; nullptr: nothing.

@@ -17,10 +17,97 @@ _ANSWERS = "tests/ops/cat/test_answers.py"
 _LAYOUTS = "tests/ops/cat/test_layouts.py"
 _CHOICE = "tests/ops/cat/test_choice_of_kernel.py"
 _GATHER = "aten_ext/ops/cat/gather.cuh"
+_PANELS = "tests/ops/cat/test_panels.py"
+_PANEL_KERNEL = "aten_ext/ops/cat/panels.cu"
+_PANEL_RULE = "aten_ext/ops/cat/panels.h"
 _EDGES = ("tests/ops/cat/test_policy.py::test_edges_on_cpu",)
 _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "cat: the first vector of a panel's column is read before the input",
+        _PANEL_KERNEL,
+        "(vector == 0 && !column.whole_begin)",
+        "false",
+        (f"{_ON_HOST}::test_nothing_outside_of_the_tensors_is_touched",),
+    ),
+    (
+        "cat: the last vector of a panel's column is read beyond the input",
+        _PANEL_KERNEL,
+        "(from + 16 > end && !column.whole_end)",
+        "false",
+        (f"{_ON_HOST}::test_nothing_outside_of_the_tensors_is_touched",),
+    ),
+    (
+        "cat: panels begin where vectors of the result do",
+        _PANEL_KERNEL,
+        "reinterpret_cast<uintptr_t>(out) % 16 / sizeof(T)",
+        "reinterpret_cast<uintptr_t>(out) % 1 / sizeof(T)",
+        (f"{_PANELS}::test_every_dimension",),
+    ),
+    (
+        "cat: columns of panels begin where vectors do",
+        _PANEL_KERNEL,
+        "static_cast<uint32_t>(reinterpret_cast<uintptr_t>(columns[c].data) % 16)",
+        "0",
+        (f"{_PANELS}::test_rows_of_any_length",),
+    ),
+    (
+        "cat: the last panel is as long as the others",
+        _PANEL_KERNEL,
+        "panel.rows = min(args.rows, length - panel.from);",
+        "panel.rows = args.rows;",
+        (_PANELS, f"{_ON_HOST}::test_nothing_outside_of_the_tensors_is_touched"),
+    ),
+    (
+        "cat: all columns of a panel are the first input's",
+        _PANEL_KERNEL,
+        "args.begin[input + 1] <= index[d]",
+        "args.begin[input + 1] < 0",
+        (f"{_PANELS}::test_rows_of_any_length",),
+    ),
+    (
+        "cat: panels of all inputs begin where the first's do",
+        _PANEL_KERNEL,
+        "panel.out = args.begin[panel.input];",
+        "panel.out = 0;",
+        (f"{_PANELS}::test_rows_of_any_length",),
+    ),
+    (
+        "cat: panels on GPUs without asynchronous copies",
+        _PANEL_RULE,
+        "!gpu.has_async_copies || ",
+        "",
+        (f"{_PANELS}::test_what_is_not_made_by_panels",),
+    ),
+    (
+        "cat: rows of one input are as soon made by panels as joined ones",
+        _PANEL_RULE,
+        "(joined || !from.joined) &&",
+        "",
+        (f"{_PANELS}::test_from_how_many_bytes",),
+    ),
+    (
+        "cat: panels of rows of any length",
+        _PANEL_RULE,
+        "row <= kColumnsOfRow[element] && ",
+        "",
+        (f"{_PANELS}::test_columns_of_a_row",),
+    ),
+    (
+        "cat: expanded inputs are made by panels",
+        "aten_ext/ops/cat/shares.h",
+        "merged.size_of(input, d) > 1 && input.strides[d] == 0",
+        "false",
+        (f"{_PANELS}::test_what_is_not_made_by_panels",),
+    ),
+    (
+        "cat: one input of long runs makes all go by panels",
+        "aten_ext/ops/cat/shares.h",
+        "shortest = std::min(shortest, size * element_size);",
+        "shortest = size * element_size;",
+        (f"{_PANELS}::test_short_runs_of_memory_are_gathered",),
+    ),
     (
         "cat: short runs on the CPU begin at the first row again",
         "aten_ext/ops/cat/cpu.cpp",

@@ -40,7 +40,9 @@ C10_ALWAYS_INLINE const char* decline_on_cuda(const at::ITensorListRef& tensors,
 
 CatPlan plan_of(const CatInputs& found, bool all_runs) {
   const Gpu& gpu = gpu_of(found.valid->device());
-  return {found, all_runs, {gpu.argument_bytes, gpu.multiprocessors, gpu.l2_bytes, gpu.may_overlap()}};
+  return {found,
+          all_runs,
+          {gpu.argument_bytes, gpu.multiprocessors, gpu.l2_bytes, gpu.may_overlap(), gpu.has_async_copies()}};
 }
 
 }  // namespace
@@ -246,7 +248,10 @@ cudaError_t launch_transposes(Target& target, const Gathered& g, const CatShares
       p.inputs = inputs.data();
       p.count = static_cast<int64_t>(inputs.size());
       p.tile_dim = tile_dim;
-      if (const cudaError_t error = cuda::launch_cat_transpose(p, target.sequence); error != cudaSuccess) {
+      p.column_bytes = shares.column_bytes;
+      const cudaError_t error = p.column_bytes > 0 ? cuda::launch_cat_panels(p, target.sequence)
+                                                   : cuda::launch_cat_transpose(p, target.sequence);
+      if (error != cudaSuccess) {
         return error;
       }
     }

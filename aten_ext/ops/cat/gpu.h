@@ -10,6 +10,7 @@ struct CatGpu {
   int multiprocessors = 1;
   int64_t l2_bytes = 0;
   bool may_overlap = false;  // launches after the first with the one before
+  bool has_async_copies = false;
 
   // Results of which four do not fit into the L2, 15 MB of an H200's: sectors that one input's blocks have
   // written in part leave it before another's write the rest, unless inputs take turns.

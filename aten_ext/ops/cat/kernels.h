@@ -103,6 +103,7 @@ struct CatStridedParams {
   int element_size;                  // of the result, in bytes
   Dtype dtype;                       // of the result
   bool converts;                     // some input is of another
+  int64_t column_bytes;              // of panels (panels.h); 0: by tiles
   CatGpu gpu;
 };
 
@@ -129,6 +130,8 @@ cudaError_t launch_cat_by_uneven_inputs(const CatRunsParams& params, int word, i
 cudaError_t launch_cat_convert(const CatRunsParams& params, LaunchSequence& sequence);
 // Inputs that share a dimension `tile_dim`.
 cudaError_t launch_cat_transpose(const CatStridedParams& params, LaunchSequence& sequence);
+// The same by panels, which hold all dimensions after `tile_dim`, of elements that are not converted.
+cudaError_t launch_cat_panels(const CatStridedParams& params, LaunchSequence& sequence);
 // Inputs of any strides, runs among them.
 cudaError_t launch_cat_gather(const CatGatherParams& params, LaunchSequence& sequence);
 // The same of runs.

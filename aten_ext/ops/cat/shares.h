@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,10 +15,11 @@
 #include "ops/cat/conversions.h"
 #include "ops/cat/geometry.h"
 #include "ops/cat/gpu.h"
+#include "ops/cat/panels.h"
 
 namespace aten_ext {
 
-enum class CatWay : uint8_t { Runs, Gather, Tiles };
+enum class CatWay : uint8_t { Runs, Gather, Tiles, Panels };
 
 // An input in the order of its tensor, not merged.
 struct CatLaidOut {
@@ -29,10 +31,37 @@ struct CatLaidOut {
 
 struct CatShares {
   std::vector<CatWay> ways;  // of each input
-  // Those by tiles, merged all alike; nothing where there are none.
+  // Those by tiles or panels, merged all alike; nothing where there are none.
   std::optional<CatGeometry> merged;
   std::vector<CatStridedInput> tiled;
+  int64_t column_bytes = 0;  // of panels
 };
+
+// Inputs in one geometry, as few dimensions as all of them allow.
+struct CatMerged {
+  CatGeometry geometry;
+  std::vector<CatStridedInput> inputs;
+
+  int64_t size_of(const CatStridedInput& input, size_t d) const {
+    return d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+  }
+};
+
+// All inputs, or those that are no runs.
+inline CatMerged merge(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs, bool with_runs) {
+  CatMerged merged{geometry, {}};
+  merged.inputs.reserve(inputs.size());
+  std::vector<CatStridedInput*> all;
+  all.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (with_runs || !inputs[i].is_run) {
+      all.push_back(&merged.inputs.emplace_back(
+          CatStridedInput{geometry.strides_of(inputs[i].strides), inputs[i].size_at_dim, i}));
+    }
+  }
+  merge_dimensions(merged.geometry, all);
+  return merged;
+}
 
 // Tiles are for large results: of a smaller one the L2 keeps what has been read until the rest of it is, and
 // two trips through shared memory, or another launch, take longer. And they are for inputs of whose tiles at
@@ -70,33 +99,22 @@ inline bool are_full(double elements, double of_tiles, const CatSharing& by) {
 // launch.
 inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
                              const std::vector<CatLaidOut>& inputs, const CatSharing& by) {
-  std::vector<CatStridedInput> strided;
-  strided.reserve(inputs.size());
-  std::vector<CatStridedInput*> all;
-  all.reserve(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].is_run) {
-      all.push_back(&strided.emplace_back(
-          CatStridedInput{geometry.strides_of(inputs[i].strides), inputs[i].size_at_dim, i}));
-    }
-  }
-  CatGeometry merged = geometry;
-  merge_dimensions(merged, all);
+  CatMerged merged = merge(geometry, inputs, false);
   int64_t elements = 0;
   int64_t of_tiles = 0;    // as many elements as their tiles have room for
   bool alone = true;       // nothing but transposes of one kind
   bool in_pieces = false;  // tiles would write sectors
-  for (CatStridedInput& input : strided) {
-    input.tile_dim = tile_dim_of(merged, input, by.element_size);
+  for (CatStridedInput& input : merged.inputs) {
+    input.tile_dim = tile_dim_of(merged.geometry, input, by.element_size);
     if (input.tile_dim >= 0) {
       const int64_t segment = inputs[input.position].size_at_dim * geometry.step;
       elements += segment * geometry.rows;
-      of_tiles += elements_of_tiles(merged, input, by.element_size);
+      of_tiles += elements_of_tiles(merged.geometry, input, by.element_size);
       const int64_t bytes = segment * by.element_size;
       in_pieces =
           in_pieces || (segment < kShortSegment && bytes < kShortSegmentBytes && bytes % kSectorBytes != 0);
       if (shares.tiled.empty()) {
-        shares.tiled.reserve(strided.size());
+        shares.tiled.reserve(merged.inputs.size());
       }
       shares.tiled.push_back(input);
       alone = alone && input.tile_dim == shares.tiled.front().tile_dim;
@@ -111,9 +129,54 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
     shares.tiled.clear();
     return;
   }
-  shares.merged = std::move(merged);
+  shares.merged = std::move(merged.geometry);
   for (const CatStridedInput& input : shares.tiled) {
     shares.ways[input.position] = CatWay::Tiles;
+  }
+}
+
+// Bytes of the shortest run along a dimension of each input's memory, which is not the last of the result; 0:
+// the memory of some input does not run along it.
+inline int64_t shortest_run(const CatMerged& merged, size_t along, int64_t element_size) {
+  int64_t shortest = std::numeric_limits<int64_t>::max();
+  for (const CatStridedInput& input : merged.inputs) {
+    for (size_t d = 0; d < merged.geometry.sizes.size(); ++d) {
+      if (merged.size_of(input, d) > 1 && input.strides[d] == 0) {
+        return 0;
+      }
+    }
+    const int64_t size = input.strides[along] == 1 ? merged.size_of(input, along) : 0;
+    shortest = std::min(shortest, size * element_size);
+  }
+  return shortest;
+}
+
+// Makes the whole of a result of `elements` by panels, where that is faster.
+inline void share_with_panels(CatShares& shares, const CatGeometry& geometry,
+                              const std::vector<CatLaidOut>& inputs, int64_t elements, const CatSharing& by) {
+  CatMerged merged = merge(geometry, inputs, true);
+  const CatGeometry& of = merged.geometry;
+  const auto count = static_cast<int64_t>(inputs.size());
+  // Sizes are 32 bits there.
+  if (of.sizes.size() > cuda::kPanelDims || elements > std::numeric_limits<int32_t>::max()) {
+    return;
+  }
+  for (size_t along = 0; along + 1 < of.sizes.size(); ++along) {
+    const int64_t run = shortest_run(merged, along, by.element_size);
+    const int64_t row = of.out_strides[along];
+    const bool joined = of.dim > along;  // a row holds all inputs
+    const int64_t bytes = elements * by.element_size;
+    if (run >= cuda::kShortestColumn &&
+        cuda::is_by_panels(bytes, row, joined, count, by.element_size, by.gpu)) {
+      shares.column_bytes = cuda::bytes_of_column(bytes, row, run, by.gpu);
+      for (CatStridedInput& input : merged.inputs) {
+        input.tile_dim = static_cast<int>(along);
+      }
+      shares.tiled = std::move(merged.inputs);
+      shares.merged = std::move(merged.geometry);
+      shares.ways.assign(inputs.size(), CatWay::Panels);
+      return;
+    }
   }
 }
 
@@ -147,6 +210,12 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
       shares.ways[i] = CatWay::Gather;
       gathers = true;
       across = across || input.strides[geometry.from.back()] != 1;
+    }
+  }
+  if (across && !by.converts && !cuda::is_below_panels(elements * by.element_size, by.element_size, by.gpu)) {
+    share_with_panels(shares, geometry, inputs, elements, by);
+    if (shares.column_bytes > 0) {
+      return shares;
     }
   }
   // Most calls are small or have no transpose, and the search would cost the host more than the GPU takes.

@@ -28,12 +28,13 @@ def main(calls: int, seed: int) -> None:
     choose = random.Random(seed)
     for call in range(calls):
         dtype = choose.choice(DTYPES)
-        rows = choose.choice([1, 2, 3, 9, 33, 64])
+        rows = choose.choice([1, 2, 3, 9, 33, 64, 203])
         mixed = choose.random() < 0.3
         kinds = choose.choice([KINDS, ["transposed"], ["narrowed"]])
+        narrow = choose.random() < 0.3
         tensors = []
         for _ in range(choose.choice([1, 2, 3, 8, 90])):
-            n = choose.choice([1, 2, 7, 8, 9, 15, 16, 17, 31, 65, 333])
+            n = choose.choice([1, 2, 5, 7] if narrow else [1, 2, 7, 8, 9, 15, 16, 17, 31, 65, 333])
             kind = choose.choice(kinds)
             of = choose.choice([torch.bool, dtype]) if mixed else dtype
             strides = {

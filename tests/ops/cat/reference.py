@@ -42,15 +42,18 @@ COPIED = (
 """Dtypes that are copied."""
 KERNELS = (
     "ops/cat/cuda.cpp",
-    *(f"ops/cat/{part}.cu" for part in ("runs", "words", "by_inputs", "convert", "transpose", "gather")),
+    *(
+        f"ops/cat/{part}.cu"
+        for part in ("runs", "words", "by_inputs", "convert", "transpose", "panels", "gather")
+    ),
 )
 """The sources of cat on CUDA."""
 FEW_MULTIPROCESSORS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
 """A GPU of which a small call has much for each multiprocessor."""
 NO_SMALL_CALLS = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=0)
 """A GPU on which every call is made by the kernels of large ones."""
-NO_L2 = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0)
-"""And on which every result is too large for the L2."""
+NO_L2 = dataclasses.replace(NO_SMALL_CALLS, l2_bytes=0, code=75)
+"""And on which every result is too large for the L2, and none is made by panels, which want newer code."""
 FEW = 63
 MANY = 64
 """Inputs that are few to the policy on CPU, and as many as it takes."""
@@ -127,7 +130,9 @@ def assert_ran(device: str, name: str = "cat", calls: int = 1) -> None:
 
 def kernels(launched: Sequence[str]) -> list[str]:
     """Which of the kernels each launch on the emulator was of, by the types of its arguments."""
-    spelled = {f"{name}Arguments": name.lower() for name in ("Gather", "Transpose", "Runs", "Convert")}
+    spelled = {
+        f"{name}Arguments": name.lower() for name in ("Gather", "Transpose", "Panel", "Runs", "Convert")
+    }
     spelled |= {
         "InputArguments": "inputs",
         "UnevenArguments": "uneven",

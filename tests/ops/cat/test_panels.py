@@ -1,0 +1,151 @@
+"""Transposes by panels, on the emulator: which calls are, and upstream's bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+
+from device_on_host import library
+from gpus import ARCHITECTURES, Gpu
+from ops.cat import layouts
+from ops.cat.layouts import launches_of
+from ops.cat.reference import KERNELS, NO_SMALL_CALLS
+from strategies import random_bits
+
+pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.why_not() or "")
+
+DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.int64)
+ONE_MULTIPROCESSOR = dataclasses.replace(ARCHITECTURES["sm_90"], multiprocessors=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ops() -> torch._ops._OpNamespace:
+    library.load("cat", *KERNELS)
+    return torch.ops.aten_ext_on_host_cat
+
+
+def transposed(
+    shape: tuple[int, ...], dtype: torch.dtype, seed: int, *, along: int = -2, apart: int = 0, offset: int = 0
+) -> torch.Tensor:
+    """Neighbours along one dimension lie side by side; between two such runs lie ``apart`` elements."""
+    order = [d for d in range(len(shape)) if d != along % len(shape)] + [along % len(shape)]
+    stored = [shape[d] for d in order]
+    stored[-1] += apart
+    memory = random_bits(math.prod(stored) + offset, dtype, seed)[offset:].view(stored)
+    return memory[..., : shape[along]].permute([order.index(d) for d in range(len(shape))])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+@pytest.mark.parametrize("apart", [0, 1, 5])
+def test_rows_of_any_length(dtype: torch.dtype, offset: int, apart: int) -> None:
+    """Panels that begin and end within vectors of the inputs and of the result."""
+    choose = random.Random(f"{dtype} {offset} {apart}")
+    for columns in (1, 2, 3, 7, 8, 9, 12):
+        rows = choose.choice([128, 129, 257, 1000, 4111])
+        few = [
+            transposed((rows, columns + i), dtype, i, apart=apart, offset=offset)
+            for i in range(3 - columns // 12)
+        ]
+        assert launches_of(few, 1, NO_SMALL_CALLS) == ["panel"]
+        same = [transposed((rows + i, columns + 1), dtype, i, apart=apart, offset=offset) for i in range(3)]
+        assert launches_of(same, 0, NO_SMALL_CALLS) == ["panel"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("shape", [(3, 140, 5), (2, 3, 150, 4), (2, 3, 2, 200, 2), (300, 3, 2, 2)], ids=str)
+def test_every_dimension(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Joined before, in and after the one that memory runs along, of inputs that differ in it."""
+    along = max(range(len(shape)), key=shape.__getitem__)
+    for dim in range(len(shape)):
+        sizes = [shape[dim], shape[dim] + 1, shape[dim] + 2]
+        tensors = [
+            transposed((*shape[:dim], n, *shape[dim + 1 :]), dtype, n, along=along, apart=3) for n in sizes
+        ]
+        assert launches_of(tensors, dim, NO_SMALL_CALLS) == ["panel"], dim
+
+
+def test_one_column_is_a_run_too() -> None:
+    """Beside others it is a column like theirs; alone it is nothing but memory."""
+    one, more = transposed((500, 1), torch.int16, 0), transposed((500, 4), torch.int16, 1)
+    assert launches_of([one, more, one], 1, NO_SMALL_CALLS) == ["panel"]
+    assert launches_of([one, one], 1, NO_SMALL_CALLS) == ["words"]
+
+
+# Inputs, whether they are joined within a row, columns of each, and KB of a result for each multiprocessor from
+# which on it is made by panels, by the element's size.
+@pytest.mark.parametrize(
+    ("count", "joined", "columns", "least"),
+    [
+        (2, True, 4, {1: 12, 2: 8, 4: 18, 8: 90}),
+        (2, True, 5, {1: 14, 2: 15, 4: 36, 8: 90}),
+        (2, True, 8, {1: 14, 2: 15, 4: 36, 8: 90}),
+        (2, True, 9, {1: 14, 2: 20, 4: 108, 8: None}),
+        (2, False, 4, {1: 14, 2: 20, 4: 108, 8: None}),
+        (2, False, 24, {1: 14, 2: 20, 4: 108, 8: None}),
+        (2, False, 25, {1: 20, 2: 30, 4: 108, 8: None}),
+        (2, False, 41, {1: 80, 2: 52, 4: None, 8: None}),
+        (2, False, 65, {1: None, 2: None, 4: None, 8: None}),
+        (16, True, 4, {1: 12, 2: 8, 4: 18, 8: None}),
+        (33, True, 3, {1: None, 2: None, 4: None, 8: None}),
+        (33, False, 3, {1: 14, 2: 20, 4: 108, 8: None}),
+    ],
+)
+def test_from_how_many_bytes(count: int, joined: bool, columns: int, least: dict[int, int | None]) -> None:
+    for dtype in DTYPES:
+        from_kb = least[dtype.itemsize]
+        row = columns * dtype.itemsize * count
+        rows = -(-(from_kb or 128) * 1024 // row)
+        dim = 1 if joined else 0
+        tensors = [transposed((rows, columns), dtype, i) for i in range(count)]
+        launches = launches_of(tensors, dim, ONE_MULTIPROCESSOR)
+        if from_kb is None:
+            assert "panel" not in launches, dtype
+        else:
+            assert set(launches) == {"panel"} and len(launches) == (1 if joined else -(-count // 32)), dtype
+            fewer = [t[: rows - 1] for t in tensors]
+            assert "panel" not in launches_of(fewer, dim, ONE_MULTIPROCESSOR), dtype
+
+
+@pytest.mark.parametrize(("dtype", "most"), list(zip(DTYPES, (128, 96, 64, 40), strict=True)), ids=str)
+def test_columns_of_a_row(dtype: torch.dtype, most: int) -> None:
+    """Of more, a panel would hold too short a part of each."""
+    eight = [transposed((300, most // 8), dtype, i) for i in range(8)]
+    assert launches_of(eight, 1, NO_SMALL_CALLS) == ["panel"]
+    eight[3] = transposed((300, most // 8 + 1), dtype, 9)
+    assert "panel" not in launches_of(eight, 1, NO_SMALL_CALLS)
+
+
+@pytest.mark.parametrize(("dtype", "least"), list(zip(DTYPES, (128, 64, 32, 16), strict=True)), ids=str)
+def test_short_runs_of_memory_are_gathered(dtype: torch.dtype, least: int) -> None:
+    """Below 128 bytes, of any input."""
+    for first, kernel in ((least, "panel"), (least - 1, "gather")):
+        tensors = [transposed((9, n, 3), dtype, n) for n in (first, 2 * least)]
+        assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
+        assert launches_of([tensors[0], tensors[0]], 2, NO_SMALL_CALLS) == [kernel]
+
+
+def _but(**facts: int) -> Gpu:
+    return dataclasses.replace(NO_SMALL_CALLS, **facts)
+
+
+def test_what_is_not_made_by_panels() -> None:
+    """Other layouts in company, expanded and converted inputs, large elements, and code for older GPUs."""
+    two = [transposed((300, 4), torch.int16, i) for i in range(2)]
+    assert launches_of(two, 1, _but(code=80)) == ["panel"]
+    assert launches_of(two, 1, _but(code=75)) == ["gather"]
+    plain = layouts.plain((300, 4), torch.int16, 3)
+    assert "panel" not in launches_of([*two, plain], 1, NO_SMALL_CALLS)
+    expanded = random_bits(300, torch.int16, 4).view(300, 1).expand(300, 4)
+    assert "panel" not in launches_of([*two, expanded], 1, NO_SMALL_CALLS)
+    converted = transposed((300, 4), torch.uint8, 5)
+    assert "panel" not in launches_of([*two, converted], 1, NO_SMALL_CALLS)
+    large = [transposed((300, 4), torch.complex128, i) for i in range(2)]
+    assert "panel" not in launches_of(large, 1, NO_SMALL_CALLS)
+    five = [transposed((3, 2, 150, 2, 3), torch.int16, i, along=2)[:, :, :, :, ::2] for i in range(2)]
+    other = [t.transpose(0, 1) for t in five]
+    assert "panel" not in launches_of([five[0], other[1].contiguous().transpose(0, 1)], 4, NO_SMALL_CALLS)
