@@ -591,7 +591,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             (
                 "layers between cells ask for no more",
                 "crossover.h",
-                "std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2)",
+                "std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2[tile_of(layer)])",
                 "of_cell",
             ),
             (
