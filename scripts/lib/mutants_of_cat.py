@@ -25,20 +25,6 @@ _RUNS = (f"{_PARITY}::test_runs_of_every_length_on_cpu",)
 
 ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
-        "cat: the first vector of a panel's column is read before the input",
-        _PANEL_KERNEL,
-        "(vector == 0 && !column.whole_begin)",
-        "false",
-        (f"{_ON_HOST}::test_nothing_outside_of_the_tensors_is_touched",),
-    ),
-    (
-        "cat: the last vector of a panel's column is read beyond the input",
-        _PANEL_KERNEL,
-        "(from + 16 > end && !column.whole_end)",
-        "false",
-        (f"{_ON_HOST}::test_nothing_outside_of_the_tensors_is_touched",),
-    ),
-    (
         "cat: panels begin where vectors of the result do",
         _PANEL_KERNEL,
         "reinterpret_cast<uintptr_t>(out) % 16 / sizeof(T)",

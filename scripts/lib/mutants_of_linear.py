@@ -589,6 +589,12 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
                 "is_erratic =",
             ),
             (
+                "the largest tiles of parts of lines ask for no more",
+                "crossover.h",
+                "has_ragged_depth(layer) || is_largest_tile_of_parts(layer);",
+                "has_ragged_depth(layer);",
+            ),
+            (
                 "layers between cells ask for no more",
                 "crossover.h",
                 "std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2[tile_of(layer)])",

@@ -348,11 +348,13 @@ constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
 // upstream by 110 and the figure of erratic ones, with 332 others. Of 13,689 more, of all seeds since, 21
 // were, 14 of which had less than these.
 inline constexpr int kAskedInL2[kTiles] = {115, 115, 115, 120};
-// The same of three kinds whose times differ more from those of their cells: of rows that begin within a
+// The same of four kinds whose times differ more from those of their cells: of rows that begin within a
 // sector; of a weight from this part of the L2 on, in tenths, as how much of it stays differs from size to
 // size (14 rows, 5392 -> 3712 in bf16: 0.81, whose cells have 1.10); and of many rows in fp32 whose K,
 // rounded up to a multiple of 64, is a twentieth longer or more (49 rows, 272 -> 6144: 0.85, 1.15). Of 354 of
-// these four were below 0.98, of 1,410 others two.
+// these four were below 0.98, of 1,410 others two. And of tiles of 64 rows whose weight has rows of no whole
+// lines (33 rows, 9836 -> 128 in bf16: 0.81, whose cells have 1.15 to 1.22): of 55 of these seven were below
+// 0.98.
 inline constexpr int kAskedInL2OfErratic = 128;
 inline constexpr int64_t kMuchOfL2Tenths = 6;
 constexpr bool has_ragged_depth(const Layer& layer) {
@@ -360,9 +362,14 @@ constexpr bool has_ragged_depth(const Layer& layer) {
   const int64_t missing = (kStep - layer.k % kStep) % kStep;
   return layer.is_float && tile_of(layer) >= 2 && 20 * missing >= layer.k;
 }
+constexpr bool is_largest_tile_of_parts(const Layer& layer) {
+  return tile_of(layer) == kTiles - 1 &&
+         (likeness(layer) == Likeness::Sectors || likeness(layer) == Likeness::NoRowsQuads);
+}
 constexpr int asked_in_l2(const Layer& layer, int of_cell, int64_t l2_bytes) {
   const bool is_erratic = likeness(layer) == Likeness::HalfSectors ||
-                          takes_tenths(layer, kMuchOfL2Tenths, l2_bytes) || has_ragged_depth(layer);
+                          takes_tenths(layer, kMuchOfL2Tenths, l2_bytes) || has_ragged_depth(layer) ||
+                          is_largest_tile_of_parts(layer);
   return is_cell(layer) ? of_cell
                         : std::max(of_cell, is_erratic ? kAskedInL2OfErratic : kAskedInL2[tile_of(layer)]);
 }

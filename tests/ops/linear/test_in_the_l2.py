@@ -39,14 +39,16 @@ def gpu() -> Iterator[None]:
         (8, 1001, 1023, 115),
         (8, 1000, 1032, 128),  # rows that begin within a sector in 16 bits
         (5, 1000, 1028, 115),
+        (32, 1000, 1028, 115),
+        (33, 1000, 1028, 128),  # and in the largest tiles rows of no whole vectors in 16 bits
         (33, 1000, 1216, 120),  # 19 times 64
-        (33, 1000, 1248, 120),  # and 19.5
-        (33, 1000, 608, 120),  # 9.5, a twentieth less than 10 in fp32
+        (33, 1000, 1248, 128),  # and 19.5: whole lines in fp32, sectors in 16 bits
+        (33, 1000, 608, 128),  # 9.5, a twentieth less than 10 in fp32
     ],
 )
 def test_what_a_layer_asks(m: int, n: int, k: int, least: int, dtype: torch.dtype) -> None:
     if dtype == torch.float32:
-        least = {1028: 128, 1032: 115, 608: 128}.get(k, least)
+        least = {1028: 128, 1032: 115, 1248: 120}.get(k, least)
     asks(least, m, n, k, dtype)
     register(MADE_UP, all_of(50), in_l2=all_of(255))
     assert explain(m, n, k, dtype).reason.startswith(SLOWER)
