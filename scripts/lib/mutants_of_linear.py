@@ -591,8 +591,8 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             (
                 "the largest tiles of parts of lines ask for no more",
                 "crossover.h",
-                "has_ragged_depth(layer) || is_largest_tile_of_parts(layer);",
-                "has_ragged_depth(layer);",
+                " ||\n                          is_largest_tile_of_parts(layer);",
+                ";",
             ),
             (
                 "layers between cells ask for no more",
