@@ -76,8 +76,8 @@ def test_one_column_is_a_run_too() -> None:
     assert launches_of([one, one], 1, NO_SMALL_CALLS) == ["words"]
 
 
-# Inputs, whether they are joined within a row, columns of each, and KB of a result for each multiprocessor from
-# which on it is made by panels, by the element's size.
+# Inputs, whether they are joined within a row, columns of each, and from how many KB for each multiprocessor
+# a result is made by panels, by the element's size.
 @pytest.mark.parametrize(
     ("count", "joined", "columns", "least"),
     [
