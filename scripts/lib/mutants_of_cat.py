@@ -83,7 +83,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: expanded inputs are made by panels",
         "aten_ext/ops/cat/shares.h",
-        "merged.size_of(input, d) > 1 && input.strides[d] == 0",
+        "size_of(merged.geometry, input, d) > 1 && input.strides[d] == 0",
         "false",
         (f"{_PANELS}::test_what_is_not_made_by_panels",),
     ),

@@ -85,6 +85,11 @@ struct CatStridedInput {
   int tile_dim = -1;
 };
 
+// Of an input along a dimension of the geometry.
+inline int64_t size_of(const CatGeometry& geometry, const CatStridedInput& input, size_t d) {
+  return d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+}
+
 // Joins neighbouring dimensions that are one in the result and in every input. The dimension of cat joins
 // with those after it alone: before it, the other inputs lie between. Sizes of the inputs in it grow with it.
 inline void merge_dimensions(CatGeometry& geometry, c10::ArrayRef<CatStridedInput*> inputs) {
@@ -145,10 +150,8 @@ constexpr int64_t kTileBytes = 88000;
 // tiles; -1: none.
 inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input, int64_t element_size) {
   const int last = static_cast<int>(geometry.sizes.size()) - 1;
-  const auto size_of = [&](int d) {
-    return static_cast<size_t>(d) == geometry.dim ? input.size_at_dim : geometry.sizes[d];
-  };
-  const auto of_tile = [&](int d) { return std::min(size_of(d), kTileEdge); };
+  const auto size = [&](int d) { return size_of(geometry, input, static_cast<size_t>(d)); };
+  const auto of_tile = [&](int d) { return std::min(size(d), kTileEdge); };
   // Neighbours in the result are neighbours in memory, or one element.
   if (input.strides[last] <= 1) {
     return -1;
@@ -157,7 +160,7 @@ inline int tile_dim_of(const CatGeometry& geometry, const CatStridedInput& input
   for (int d = 0; d < last; ++d) {
     const int64_t elements = of_tile(d) * of_tile(last);
     if (input.strides[d] == 1 && of_tile(d) >= kMinTile && of_tile(last) >= kMinTileRun &&
-        elements >= kMinTileElements && size_of(d) * size_of(last) >= kMinTransposed &&
+        elements >= kMinTileElements && size(d) * size(last) >= kMinTransposed &&
         elements * apart >= kTileBytes) {
       return d;
     }
@@ -171,7 +174,7 @@ inline int64_t elements_of_tiles(const CatGeometry& geometry, const CatStridedIn
   const int64_t edge = element_size <= 4 ? kTileEdge : kTileEdge / 2;
   int64_t elements = 1;
   for (size_t d = 0; d < geometry.sizes.size(); ++d) {
-    const int64_t size = d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
+    const int64_t size = size_of(geometry, input, d);
     const bool tiled = d + 1 == geometry.sizes.size() || static_cast<int>(d) == input.tile_dim;
     elements *= tiled ? (size + edge - 1) / edge * edge : size;
   }

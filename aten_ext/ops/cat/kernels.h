@@ -107,6 +107,11 @@ struct CatStridedParams {
   CatGpu gpu;
 };
 
+// Of an input along a dimension.
+inline int64_t size_of(const CatStridedParams& p, const CatStrided& input, int d) {
+  return d == p.dim ? input.size_at_dim : p.sizes[d];
+}
+
 // Words that a thread makes of a list, whose inputs are one row: enough loads under way for long ones.
 template <int word>
 constexpr int kCatWordsOfList = word <= 4 ? 8 : 4;

@@ -202,10 +202,6 @@ __global__ __launch_bounds__(kThreads,
 
 // ---- launch ------------------------------------------------------------------------------------------
 
-int64_t size_of(const CatStridedParams& p, const CatStrided& input, int d) {
-  return d == p.dim ? input.size_at_dim : p.sizes[d];
-}
-
 int64_t reach_of(const CatStridedParams& p, const CatStrided& input) {
   int64_t reach = 1;
   for (int d = 0; d < p.dims; ++d) {

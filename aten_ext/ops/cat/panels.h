@@ -35,8 +35,8 @@ inline constexpr PanelsFrom kPanelsFrom[] = {{true, 4, {12 << 10, 8 << 10, 18 <<
 // And rows of up to so many columns: of more, a panel holds too short a part of each.
 inline constexpr int64_t kColumnsOfRow[] = {128, 96, 64, 40};
 
-// Shared memory of a panel: 8 blocks fit on a multiprocessor. Each column is a run of an input, of so many
-// bytes, and one vector more, since it may begin within one.
+// Shared memory of a panel, of which a multiprocessor of sm_90 has room for 8. Each column is a run of an
+// input, of so many bytes, and one vector more, since it may begin within one.
 inline constexpr int kPanelBytes = 20480;
 inline constexpr int64_t kShortestColumn = 128;
 inline constexpr int64_t kLongestColumn = 4096;
@@ -62,7 +62,20 @@ constexpr int panel_element(int64_t size) {
   return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : -1;
 }
 
-// Whether no call of so many bytes is made by panels: the first figures are the least.
+// The first figures are the least.
+constexpr bool is_least_first() {
+  for (const PanelsFrom& from : kPanelsFrom) {
+    for (int element = 0; element < 4; ++element) {
+      if (from.bytes[element] < kPanelsFrom[0].bytes[element]) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+static_assert(is_least_first());
+
+// Whether no call of so many bytes is made by panels.
 inline bool is_below_panels(int64_t bytes, int64_t element_size, const CatGpu& gpu) {
   const int element = panel_element(element_size);
   return !gpu.has_async_copies || element < 0 || bytes < kPanelsFrom[0].bytes[element] * gpu.multiprocessors;

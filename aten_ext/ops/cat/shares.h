@@ -41,10 +41,6 @@ struct CatShares {
 struct CatMerged {
   CatGeometry geometry;
   std::vector<CatStridedInput> inputs;
-
-  int64_t size_of(const CatStridedInput& input, size_t d) const {
-    return d == geometry.dim ? input.size_at_dim : geometry.sizes[d];
-  }
 };
 
 // All inputs, or those that are no runs.
@@ -136,38 +132,56 @@ inline void share_with_tiles(CatShares& shares, const CatGeometry& geometry,
 }
 
 // Bytes of the shortest run along a dimension of each input's memory, which is not the last of the result; 0:
-// the memory of some input does not run along it.
+// the memory of some input does not run along it, or is expanded.
 inline int64_t shortest_run(const CatMerged& merged, size_t along, int64_t element_size) {
   int64_t shortest = std::numeric_limits<int64_t>::max();
   for (const CatStridedInput& input : merged.inputs) {
     for (size_t d = 0; d < merged.geometry.sizes.size(); ++d) {
-      if (merged.size_of(input, d) > 1 && input.strides[d] == 0) {
+      if (size_of(merged.geometry, input, d) > 1 && input.strides[d] == 0) {
         return 0;
       }
     }
-    const int64_t size = input.strides[along] == 1 ? merged.size_of(input, along) : 0;
+    const int64_t size = input.strides[along] == 1 ? size_of(merged.geometry, input, along) : 0;
     shortest = std::min(shortest, size * element_size);
   }
   return shortest;
 }
 
-// Makes the whole of a result of `elements` by panels, where that is faster.
-inline void share_with_panels(CatShares& shares, const CatGeometry& geometry,
+// Whether all inputs have neighbours in memory along one dimension that is not the last of the result. Most
+// calls have none, which is found out at the first input and without memory to merge them in.
+inline bool may_share_a_run(const CatGeometry& geometry, const std::vector<CatLaidOut>& inputs) {
+  for (size_t d = 0; d + 1 < geometry.from.size(); ++d) {
+    const bool joined = geometry.dim > d;
+    if ((!joined || inputs.size() <= cuda::kPanelInputs) &&
+        std::all_of(inputs.begin(), inputs.end(),
+                    [at = geometry.from[d]](const CatLaidOut& input) { return input.strides[at] == 1; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Makes the whole of a result of `elements` by panels, where that is faster. Returns whether it is.
+inline bool share_with_panels(CatShares& shares, const CatGeometry& geometry,
                               const std::vector<CatLaidOut>& inputs, int64_t elements, const CatSharing& by) {
+  const int64_t bytes = elements * by.element_size;
+  // The kernel counts elements in 32 bits.
+  if (by.converts || elements > std::numeric_limits<int32_t>::max() ||
+      cuda::is_below_panels(bytes, by.element_size, by.gpu) || !may_share_a_run(geometry, inputs)) {
+    return false;
+  }
   CatMerged merged = merge(geometry, inputs, true);
   const CatGeometry& of = merged.geometry;
-  const auto count = static_cast<int64_t>(inputs.size());
-  // Sizes are 32 bits there.
-  if (of.sizes.size() > cuda::kPanelDims || elements > std::numeric_limits<int32_t>::max()) {
-    return;
+  if (of.sizes.size() > cuda::kPanelDims) {
+    return false;
   }
   for (size_t along = 0; along + 1 < of.sizes.size(); ++along) {
     const int64_t run = shortest_run(merged, along, by.element_size);
     const int64_t row = of.out_strides[along];
     const bool joined = of.dim > along;  // a row holds all inputs
-    const int64_t bytes = elements * by.element_size;
     if (run >= cuda::kShortestColumn &&
-        cuda::is_by_panels(bytes, row, joined, count, by.element_size, by.gpu)) {
+        cuda::is_by_panels(bytes, row, joined, static_cast<int64_t>(inputs.size()), by.element_size,
+                           by.gpu)) {
       shares.column_bytes = cuda::bytes_of_column(bytes, row, run, by.gpu);
       for (CatStridedInput& input : merged.inputs) {
         input.tile_dim = static_cast<int>(along);
@@ -175,9 +189,10 @@ inline void share_with_panels(CatShares& shares, const CatGeometry& geometry,
       shares.tiled = std::move(merged.inputs);
       shares.merged = std::move(merged.geometry);
       shares.ways.assign(inputs.size(), CatWay::Panels);
-      return;
+      return true;
     }
   }
+  return false;
 }
 
 // By lengths alone: that of convert.cu knows addresses as well.
@@ -212,11 +227,8 @@ inline CatShares share_out(const CatGeometry& geometry, const std::vector<CatLai
       across = across || input.strides[geometry.from.back()] != 1;
     }
   }
-  if (across && !by.converts && !cuda::is_below_panels(elements * by.element_size, by.element_size, by.gpu)) {
-    share_with_panels(shares, geometry, inputs, elements, by);
-    if (shares.column_bytes > 0) {
-      return shares;
-    }
+  if (across && share_with_panels(shares, geometry, inputs, elements, by)) {
+    return shares;
   }
   // Most calls are small or have no transpose, and the search would cost the host more than the GPU takes.
   if (across && by.gpu.is_large(elements * by.element_size)) {

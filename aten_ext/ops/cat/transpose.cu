@@ -240,7 +240,7 @@ template <typename T>
 int64_t count_tiles(const CatStridedParams& p, const CatStrided& input) {
   int64_t tiles = 1;
   for (int d = 0; d < p.dims; ++d) {
-    tiles *= count_steps<T>(p, d, d == p.dim ? input.size_at_dim : p.sizes[d]);
+    tiles *= count_steps<T>(p, d, size_of(p, input, d));
   }
   return tiles;
 }

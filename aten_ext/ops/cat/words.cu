@@ -237,9 +237,9 @@ RowsApart rows_apart(const CatRunsParams& p, int word) {
   return of_parts;
 }
 
-// Whether the result has so few words that latency decides: half as many as a GPU holds threads, of larger
-// words as many, and of 2 bytes in narrow rows of an odd number, whose packs are stored in pieces. 145,743 of
-// those in three columns that begin beside a word of 4 bytes took 2.57 us by packs, and take 1.65.
+// Whether the result has so few words that latency decides: as many as a GPU holds threads, of 1 or 2 bytes
+// half as many. Narrow rows of an odd number of 2-byte words are no packs, and stay single words up to the
+// former: 145,743 of them in three columns at odd addresses took 2.57 us otherwise, and take 1.65.
 bool are_few_words(const CatRunsParams& p, int word) {
   const bool columns = word == 4 && p.rows > 1 && p.count > EightRuns::kCapacity;
   const bool odd_rows = word == 2 && are_rows_narrow(p, word) && !in_packs(p, 4);

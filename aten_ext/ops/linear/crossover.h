@@ -345,16 +345,15 @@ constexpr bool may_stay_in_l2(const Layer& layer, int64_t l2_bytes) {
 }
 // What cells must show there before a layer between them counts as no slower. Of 8,038 random layers that
 // were ours and called over one set of operands 21 were below 0.98 of upstream's speed, 17 of which go
-// upstream by 110 and the figure of erratic ones, with 332 others. Of 13,689 more, of all seeds since, 21
-// were, 14 of which had less than these.
+// upstream if they ask for 110, and erratic ones for the next figure, with 332 others. Of 13,689 later ones
+// that asked for 110 or less 21 were, and 14 of those had less than these.
 inline constexpr int kAskedInL2[kTiles] = {115, 115, 115, 120};
 // The same of four kinds whose times differ more from those of their cells: of rows that begin within a
 // sector; of a weight from this part of the L2 on, in tenths, as how much of it stays differs from size to
 // size (14 rows, 5392 -> 3712 in bf16: 0.81, whose cells have 1.10); and of many rows in fp32 whose K,
 // rounded up to a multiple of 64, is a twentieth longer or more (49 rows, 272 -> 6144: 0.85, 1.15). Of 354 of
 // these four were below 0.98, of 1,410 others two. And of tiles of 64 rows whose weight has rows of no whole
-// lines (33 rows, 9836 -> 128 in bf16: 0.81, whose cells have 1.15 to 1.22): of 55 of these seven were below
-// 0.98.
+// lines (33 rows, 9836 -> 128 in bf16: 0.81): of 55 whose cells had less than this seven were below 0.98.
 inline constexpr int kAskedInL2OfErratic = 128;
 inline constexpr int64_t kMuchOfL2Tenths = 6;
 constexpr bool has_ragged_depth(const Layer& layer) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -71,6 +72,17 @@ def expanded(*which: int) -> Callable[[Sequence[int], torch.dtype, int], torch.T
         return shifted(small, dtype, seed).expand(*shape)
 
     return make
+
+
+def transposed(
+    shape: tuple[int, ...], dtype: torch.dtype, seed: int, *, along: int = -2, apart: int = 0, offset: int = 0
+) -> torch.Tensor:
+    """Neighbours along one dimension lie side by side; between two such runs lie ``apart`` elements."""
+    order = [d for d in range(len(shape)) if d != along % len(shape)] + [along % len(shape)]
+    stored = [shape[d] for d in order]
+    stored[-1] += apart
+    memory = random_bits(math.prod(stored) + offset, dtype, seed)[offset:].view(stored)
+    return memory[..., : shape[along]].permute([order.index(d) for d in range(len(shape))])
 
 
 LAYOUTS: dict[str, Callable[[Sequence[int], torch.dtype, int], torch.Tensor]] = {
