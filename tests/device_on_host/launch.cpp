@@ -79,6 +79,7 @@ std::map<std::pair<int, const void*>, FunctionLimits> limits;  // of each device
 constexpr size_t kRemembered = 4096;
 std::vector<const char*> launched;
 std::vector<bool> overlaps;
+std::vector<int64_t> threads_of_launches;
 
 struct Attributes {
   dim3 cluster{1, 1, 1};
@@ -149,6 +150,11 @@ std::vector<bool> take_overlaps() {
   return std::exchange(overlaps, {});
 }
 
+std::vector<int64_t> take_threads() {
+  const std::lock_guard<std::mutex> lock(limits_mutex);
+  return std::exchange(threads_of_launches, {});
+}
+
 cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kernel) {
   const Attributes attributes = read_attributes(config);
   FunctionLimits limit;
@@ -180,6 +186,11 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const LaunchedKernel& kerne
     }
     if (overlaps.size() < kRemembered) {
       overlaps.push_back(attributes.overlaps);
+    }
+    if (threads_of_launches.size() < kRemembered) {
+      const dim3& grid = config.gridDim;
+      const dim3& block = config.blockDim;
+      threads_of_launches.push_back(int64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z);
     }
     d.captured += d.capture == 0 ? 0 : 1;
   }

@@ -166,6 +166,13 @@ TORCH_LIBRARY_FRAGMENT(aten_ext_on_host_NAME, m) {
     }
     return result;
   });
+  m.def("threads() -> int[]", [] {
+    c10::List<int64_t> result;
+    for (const int64_t threads : device_on_host::take_threads()) {
+      result.push_back(threads);
+    }
+    return result;
+  });
   m.def("capture(int number, int other_launches=0) -> ()", [](int64_t number, int64_t other_launches) {
     device_on_host::Device& device = device_on_host::device();
     const auto wanted = static_cast<unsigned long long>(number);
@@ -291,8 +298,8 @@ def load(name: str, *files: str) -> None:
     ``set_gpu(facts)`` makes the device another GPU, for rules and launches both (``[]``: an H200 again);
     ``refuse(count, after)`` lets the device refuse so many launches, after so many that it takes;
     ``launched()`` lists the launches since it was asked last, each as the types of its arguments;
-    ``overlaps()``, whether each may overlap with the one before. ``capture(number, other_launches)`` begins a
-    capture, or adds launches to it; 0 ends it.
+    ``overlaps()``, whether each may overlap with the one before; ``threads()``, how many each has.
+    ``capture(number, other_launches)`` begins a capture, or adds launches to it; 0 ends it.
 
     Args:
         name: of the library that is made.

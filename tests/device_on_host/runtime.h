@@ -145,4 +145,7 @@ std::vector<std::string> take_launched();
 // Whether each of them may overlap with the launch before it.
 std::vector<bool> take_overlaps();
 
+// The threads of each of them, of all blocks.
+std::vector<int64_t> take_threads();
+
 }  // namespace device_on_host

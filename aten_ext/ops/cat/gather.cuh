@@ -377,6 +377,10 @@ __device__ __forceinline__ void make_part(const Args& args, uint32_t input, uint
       return;
     }
   }
+  if (way == GatherWay::Single) {
+    move_elements<T, false, 1>(args, input, block);
+    return;
+  }
   if (way == GatherWay::Line) {
     move_line<T, kElementsOfLine<T>>(args, input, block);
     return;

@@ -26,7 +26,7 @@ struct PanelsFrom {
   int64_t columns;
   int64_t bytes[4];
 };
-inline constexpr int64_t kNever = int64_t{1} << 60;
+inline constexpr int64_t kNever = int64_t{1} << 40;
 inline constexpr PanelsFrom kPanelsFrom[] = {{true, 4, {12 << 10, 8 << 10, 18 << 10, 90 << 10}},
                                              {true, 8, {14 << 10, 15 << 10, 36 << 10, 90 << 10}},
                                              {false, 24, {14 << 10, 20 << 10, 108 << 10, kNever}},
@@ -39,6 +39,9 @@ inline constexpr int64_t kColumnsOfRow[] = {128, 96, 64, 40};
 // input, of so many bytes, and one vector more, since it may begin within one.
 inline constexpr int kPanelBytes = 20480;
 inline constexpr int64_t kShortestColumn = 128;
+// A panel is of one run of each column: with fewer bytes in all of them, it takes longer to begin than to
+// make.
+inline constexpr int64_t kLeastOfPanel = 4096;
 inline constexpr int64_t kLongestColumn = 4096;
 inline constexpr int kMostColumns = 128;
 // Columns shrink rather than leave multiprocessors with fewer panels.
@@ -81,11 +84,13 @@ inline bool is_below_panels(int64_t bytes, int64_t element_size, const CatGpu& g
   return !gpu.has_async_copies || element < 0 || bytes < kPanelsFrom[0].bytes[element] * gpu.multiprocessors;
 }
 
-// Rows of `row` columns, either of one input or, `joined`, of all `inputs`.
-inline bool is_by_panels(int64_t bytes, int64_t row, bool joined, int64_t inputs, int64_t element_size,
-                         const CatGpu& gpu) {
+// Rows of `row` columns, either of one input or, `joined`, of all `inputs`. Of an input `run` bytes are
+// neighbours.
+inline bool is_by_panels(int64_t bytes, int64_t row, int64_t run, bool joined, int64_t inputs,
+                         int64_t element_size, const CatGpu& gpu) {
   const int element = panel_element(element_size);
-  return row <= kColumnsOfRow[element] && (!joined || inputs <= kPanelInputs) &&
+  return run >= kShortestColumn && row * run >= kLeastOfPanel && row <= kColumnsOfRow[element] &&
+         (!joined || inputs <= kPanelInputs) &&
          std::any_of(std::begin(kPanelsFrom), std::end(kPanelsFrom), [&](const PanelsFrom& from) {
            return row <= from.columns * (joined ? inputs : 1) && (joined || !from.joined) &&
                   bytes >= from.bytes[element] * gpu.multiprocessors;

@@ -179,8 +179,7 @@ inline bool share_with_panels(CatShares& shares, const CatGeometry& geometry,
     const int64_t run = shortest_run(merged, along, by.element_size);
     const int64_t row = of.out_strides[along];
     const bool joined = of.dim > along;  // a row holds all inputs
-    if (run >= cuda::kShortestColumn &&
-        cuda::is_by_panels(bytes, row, joined, static_cast<int64_t>(inputs.size()), by.element_size,
+    if (cuda::is_by_panels(bytes, row, run, joined, static_cast<int64_t>(inputs.size()), by.element_size,
                            by.gpu)) {
       shares.column_bytes = cuda::bytes_of_column(bytes, row, run, by.gpu);
       for (CatStridedInput& input : merged.inputs) {

@@ -100,7 +100,8 @@ constexpr int64_t kWavesOfPairs = 4;
 // rows of a column lie in as many sectors; of words of 2 and 4 bytes a pair of rows. Words of 1 byte are too
 // many for that.
 // And inputs that are parts of matrices of their own, up to so many bytes of a row of each, by the word or by
-// pairs: from rows so many bytes apart on pairs, and from more on words, of up to 8 inputs or more.
+// pairs: from rows so many bytes apart on pairs, and from more on words, of up to 8 inputs or more. Of single
+// bytes sooner, as else a thread makes eight rows of them.
 // Neighbours of a column are in other matrices, and a warp that makes several rows of it waits for more pages
 // of memory at a time.
 constexpr int64_t kShortRunApart[4] = {4, 8, 16, 32};  // of words of 1, 2, 4 bytes, or more
@@ -109,6 +110,7 @@ struct FarRows {
 };
 constexpr FarRows kFarRows{24, 64};
 constexpr FarRows kFarRowsOfMany{64, 128};
+constexpr int64_t kPairsOfBytes[2] = {8, 16};  // of runs of one, or longer ones
 // More inputs whose rows lie apart, up to so many, are made 16 a launch, if the result has so many bytes for
 // each launch, in runs of up to so many bytes on average or in longer ones; else gather.cu takes them all. Of
 // shorter runs, rows so many bytes apart, a thread makes a pair of rows, of others four.
@@ -223,7 +225,8 @@ RowsApart rows_of_parts(const CatRunsParams& p, int word) {
     nearest = std::min(nearest, bytes);
     apart = std::max(apart, bytes);
   }
-  if (p.rows == 1 || nearest < far.pairs || last - first < static_cast<uintptr_t>(apart)) {
+  const int64_t pairs = word == 1 ? kPairsOfBytes[average_run(p) > 1] : far.pairs;
+  if (p.rows == 1 || nearest < pairs || last - first < static_cast<uintptr_t>(apart)) {
     return RowsApart::AsOthers;
   }
   return nearest < far.words ? RowsApart::Pair : RowsApart::One;

@@ -296,7 +296,7 @@ constexpr int asked_if_uneven(const Layer& layer) {
 
 // The same of a layer in a graph, by the table of those. There launches do not overlap, so that a ratio says
 // what a layer's own time is, and cells speak better for their neighbours.
-inline constexpr int kAskedInGraphs[2][kLikenesses][kTiles] = {{{106, 106, 104, 106},
+inline constexpr int kAskedInGraphs[2][kLikenesses][kTiles] = {{{106, 106, 106, 116},
                                                                 {104, 104, 114, 115},
                                                                 {106, 110, 112, 112},
                                                                 {122, 124, 112, 112},

@@ -35,7 +35,8 @@ def test_rows_of_any_length(dtype: torch.dtype, offset: int, apart: int) -> None
     """Panels that begin and end within vectors of the inputs and of the result."""
     choose = random.Random(f"{dtype} {offset} {apart}")
     for columns in (1, 2, 3, 7, 8, 9, 12):
-        rows = choose.choice([128, 129, 257, 1000, 4111])
+        least = -(-4096 // (columns * dtype.itemsize))  # of a panel's bytes
+        rows = least + choose.choice([0, 1, 129, 872, 3983])
         few = [
             transposed((rows, columns + i), dtype, i, apart=apart, offset=offset)
             for i in range(3 - columns // 12)
@@ -46,7 +47,7 @@ def test_rows_of_any_length(dtype: torch.dtype, offset: int, apart: int) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
-@pytest.mark.parametrize("shape", [(3, 140, 5), (2, 3, 150, 4), (2, 3, 2, 200, 2), (300, 3, 2, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 900, 5), (2, 3, 1150, 4), (2, 3, 2, 2100, 2), (400, 3, 2, 2)], ids=str)
 def test_every_dimension(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Joined before, in and after the one that memory runs along, of inputs that differ in it."""
     along = max(range(len(shape)), key=shape.__getitem__)
@@ -85,19 +86,30 @@ def test_one_column_is_a_run_too() -> None:
     ],
 )
 def test_from_how_many_bytes(count: int, joined: bool, columns: int, least: dict[int, int | None]) -> None:
+    multiprocessors = max(1, count // 3)
+    gpu = dataclasses.replace(ONE_MULTIPROCESSOR, multiprocessors=multiprocessors)
     for dtype in DTYPES:
         from_kb = least[dtype.itemsize]
         row = columns * dtype.itemsize * count
-        rows = -(-(from_kb or 128) * 1024 // row)
+        rows = -(-(from_kb or 128) * 1024 * multiprocessors // row)
         dim = 1 if joined else 0
         tensors = [transposed((rows, columns), dtype, i) for i in range(count)]
-        launches = launches_of(tensors, dim, ONE_MULTIPROCESSOR)
+        launches = launches_of(tensors, dim, gpu)
         if from_kb is None:
             assert "panel" not in launches, dtype
         else:
             assert set(launches) == {"panel"} and len(launches) == (1 if joined else -(-count // 32)), dtype
             fewer = [t[: rows - 1] for t in tensors]
-            assert "panel" not in launches_of(fewer, dim, ONE_MULTIPROCESSOR), dtype
+            assert "panel" not in launches_of(fewer, dim, gpu), dtype
+
+
+@pytest.mark.parametrize("multiprocessors", [7, 8, 16, 108, 144, 170])
+def test_never_is_never(multiprocessors: int) -> None:
+    """However many multiprocessors a GPU has, by which figures are multiplied."""
+    gpu = dataclasses.replace(ONE_MULTIPROCESSOR, multiprocessors=multiprocessors)
+    rows = 20 * 1024 * multiprocessors // (2 * 41 * 4)
+    tensors = [transposed((rows, 41), torch.float32, i) for i in range(2)]
+    assert "panel" not in launches_of(tensors, 0, gpu)
 
 
 @pytest.mark.parametrize(("dtype", "most"), list(zip(DTYPES, (128, 96, 64, 40), strict=True)), ids=str)
@@ -113,9 +125,22 @@ def test_columns_of_a_row(dtype: torch.dtype, most: int) -> None:
 def test_short_runs_of_memory_are_gathered(dtype: torch.dtype, least: int) -> None:
     """Below 128 bytes, of any input."""
     for first, kernel in ((least, "panel"), (least - 1, "gather")):
-        tensors = [transposed((9, n, 3), dtype, n) for n in (first, 2 * least)]
+        tensors = [transposed((9, n, 36), dtype, n) for n in (first, 2 * least)]
         assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
-        assert launches_of([tensors[0], tensors[0]], 2, NO_SMALL_CALLS) == [kernel]
+        halves = [transposed((9, first, 18), dtype, n) for n in (1, 2)]
+        assert launches_of(halves, 2, NO_SMALL_CALLS) == [kernel]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_small_panels_are_gathered(dtype: torch.dtype) -> None:
+    """Below 4,096 bytes of one run of each column: a panel would hold no more."""
+    for columns in (4, 8, 16):
+        least = 4096 // (columns * dtype.itemsize)
+        for run, kernel in ((least, "panel"), (least - 1, "gather")):
+            tensors = [transposed((9, n, columns), dtype, n) for n in (run, 2 * least)]
+            assert launches_of(tensors, 1, NO_SMALL_CALLS) == [kernel]
+            halves = [transposed((9, run, columns // 2), dtype, n) for n in (1, 2)]
+            assert launches_of(halves, 2, NO_SMALL_CALLS) == [kernel]
 
 
 def _but(**facts: int) -> Gpu:
@@ -136,6 +161,6 @@ def test_what_is_not_made_by_panels() -> None:
     large = [transposed((300, 4), torch.complex128, i) for i in range(2)]
     assert "panel" not in launches_of(large, 1, NO_SMALL_CALLS)
     # Five dimensions of which no two are one in memory.
-    wide = [layouts.plain((4, 3, 3, 4, 151), torch.int16, i) for i in range(2)]
-    five = [t[:3, :2, :2, :3, :150].permute(0, 1, 4, 2, 3) for t in wide]
+    wide = [layouts.plain((4, 3, 3, 4, 181), torch.int16, i) for i in range(2)]
+    five = [t[:3, :2, :2, :3, :180].permute(0, 1, 4, 2, 3) for t in wide]
     assert "panel" not in launches_of(five, 4, NO_SMALL_CALLS)
