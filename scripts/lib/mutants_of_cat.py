@@ -17,6 +17,8 @@ _ANSWERS = "tests/ops/cat/test_answers.py"
 _LAYOUTS = "tests/ops/cat/test_layouts.py"
 _CHOICE = "tests/ops/cat/test_choice_of_kernel.py"
 _GATHER = "aten_ext/ops/cat/gather.cuh"
+_WAYS = "aten_ext/ops/cat/gather_ways.h"
+_GATHER_WAYS = "tests/ops/cat/test_gather_ways.py"
 _PANELS = "tests/ops/cat/test_panels.py"
 _PANEL_KERNEL = "aten_ext/ops/cat/panels.cu"
 _PANEL_RULE = "aten_ext/ops/cat/panels.h"
@@ -93,6 +95,83 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "shortest = std::min(shortest, size * element_size);",
         "shortest = size * element_size;",
         (f"{_PANELS}::test_short_runs_of_memory_are_gathered",),
+    ),
+    (
+        "cat: panels of a few bytes",
+        _PANEL_RULE,
+        "row * run >= kLeastOfPanel &&",
+        "",
+        (f"{_PANELS}::test_small_panels_are_gathered",),
+    ),
+    (
+        "cat: never is a number that multiplied is negative",
+        _PANEL_RULE,
+        "kNever = int64_t{1} << 40;",
+        "kNever = int64_t{1} << 60;",
+        (f"{_PANELS}::test_never_is_never",),
+    ),
+    (
+        "cat: patches anywhere are taken for aligned ones",
+        _WAYS,
+        "return all == 0;",
+        "return true;",
+        (f"{_GATHER_WAYS}::test_from_how_many_patches",),
+    ),
+    (
+        "cat: no patches are aligned",
+        _WAYS,
+        "return all == 0;",
+        "return false;",
+        (f"{_GATHER_WAYS}::test_from_how_many_patches",),
+    ),
+    (
+        "cat: transposes of single elements whatever is between",
+        _WAYS,
+        "most = between >= from.between ?",
+        "most = true ?",
+        (f"{_GATHER_WAYS}::test_transposes_of_single_elements",),
+    ),
+    (
+        "cat: no transposes are in step",
+        _WAYS,
+        "(in_step ? from.in_step : from.per_sm)",
+        "(from.per_sm)",
+        (f"{_GATHER_WAYS}::test_transposes_of_single_elements",),
+    ),
+    (
+        "cat: what is converted has a thread for each element in small results alone",
+        _WAYS,
+        "p.converts ? kConvertedSinglesPerSM : kSinglesPerSM",
+        "kSinglesPerSM",
+        (f"{_GATHER_WAYS}::test_converted_elements_have_a_thread_for_each",),
+    ),
+    (
+        "cat: a column beside many is made as they are",
+        _WAYS,
+        "p.row_size > kColumnsBesideOne",
+        "false",
+        (f"{_GATHER_WAYS}::test_a_column_beside_many_has_a_thread_for_each_element",),
+    ),
+    (
+        "cat: inputs take turns in results that are large in themselves alone",
+        _WAYS,
+        " || read > p.gpu.l2_bytes",
+        "",
+        (f"{_GATHER_WAYS}::test_inputs_take_turns_where_more_is_read_than_the_l2_holds",),
+    ),
+    (
+        "cat: words two to a sector are moved one a thread in any result",
+        _WAYS,
+        "p.rows * p.row_size * kLoneWord <= p.gpu.l2_bytes",
+        "true",
+        (f"{_GATHER_WAYS}::test_words_two_to_a_sector_have_a_thread_for_each_if_the_l2_holds_them",),
+    ),
+    (
+        "cat: single bytes are in pairs of rows from as far apart as others",
+        _WORDS,
+        "word == 1 ? kPairsOfBytes[average_run(p) > 1] : far.pairs",
+        "far.pairs",
+        (f"{_CHOICE}::test_single_bytes_far_apart_are_made_in_pairs_of_rows",),
     ),
     (
         "cat: short runs on the CPU begin at the first row again",

@@ -37,10 +37,10 @@ inline constexpr int64_t kTransposesOfSingles = 6;  // no more were timed
 // larger ones, as columns of powers of two are: several at a time crowd into a few sets of the L1.
 inline constexpr int64_t kInStep[2] = {64, 256};
 // And of any number of inputs whose elements are so many bytes apart at least: a sector holds one of them,
-// and a thread that moves several waits for as many. Or less far apart, in rows of the result of as many
-// bytes, if the L2 holds what is read.
+// and a thread that moves several waits for as many. Elements of 4 bytes may be a little nearer, in rows of
+// the result of as many bytes, if the L2 holds what is read.
 inline constexpr int64_t kLoneElement = 24;
-inline constexpr int64_t kLoneElementOfLongRows = 16;
+inline constexpr int64_t kLoneWord = 16;
 // And in any call an input that is one column of a result of so many: a warp stores each of its elements by
 // itself, so that its few blocks would end last if a thread had several.
 inline constexpr int64_t kColumnsBesideOne = 16;
@@ -115,9 +115,9 @@ inline bool is_transposed(const CatGatherInput& input) {
 
 // Whether no two elements are near neighbours in memory.
 inline bool are_lone(const CatGatherParams& p, const CatGatherInput& input) {
-  const bool long_rows = p.row_size * p.element_size >= kLoneElement;
-  const bool fits = p.rows * p.row_size * kLoneElementOfLongRows <= p.gpu.l2_bytes;
-  const int64_t apart = long_rows && fits ? kLoneElementOfLongRows : kLoneElement;
+  const bool words = p.element_size == 4 && p.row_size * p.element_size >= kLoneElement &&
+                     p.rows * p.row_size * kLoneWord <= p.gpu.l2_bytes;
+  const int64_t apart = words ? kLoneWord : kLoneElement;
   for (int d = 0; d < input.dims; ++d) {
     if (input.sizes[d] > 1 && input.strides[d] * p.element_size < apart) {
       return false;

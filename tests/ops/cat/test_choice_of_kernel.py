@@ -493,6 +493,19 @@ def test_pieces_apart(dtype: torch.dtype, count: int) -> None:
                 assert launches_of(tensors, 1, gpu) == ["words"]
 
 
+@pytest.mark.parametrize(("run", "apart"), [(1, 8), (3, 16)])
+def test_single_bytes_far_apart_are_made_in_pairs_of_rows(run: int, apart: int) -> None:
+    """As far as that; of nearer ones a thread makes more."""
+    rows, ops = 4000, torch.ops.aten_ext_on_host_cat
+    for nearer in (0, 1):
+        tensors = [layouts.plain((rows, apart - nearer), torch.uint8, i)[:, :run] for i in range(3)]
+        ops.threads()
+        assert launches_of(tensors, 1, FEW_MULTIPROCESSORS) == ["words"]
+        pairs = rows // 2 * 3 * run
+        (threads,) = ops.threads()
+        assert pairs <= threads < pairs + 256 if nearer == 0 else threads < pairs / 1.5
+
+
 @pytest.mark.parametrize("rows", [2, 4, 6, 22, 23, 24, 25, 27, 30])
 @pytest.mark.parametrize("multiprocessors", [1, 2])
 def test_rows_of_16_bytes_in_fours(rows: int, multiprocessors: int) -> None:

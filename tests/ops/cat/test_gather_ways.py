@@ -166,7 +166,14 @@ def test_far_elements_have_a_thread_for_each(columns: int, apart: int) -> None:
         assert has_threads([rows * columns // at_once] * 2, tensors, 1, 1)
 
 
-def test_elements_two_to_a_sector_have_a_thread_for_each_if_the_l2_holds_them() -> None:
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64], ids=str)
+def test_other_elements_two_to_a_sector_are_moved_by_several(dtype: torch.dtype) -> None:
+    rows, columns, step = 2000, 6, 16 // dtype.itemsize
+    tensors = [layouts.plain((rows, step * columns), dtype, i)[:, ::step] for i in range(2)]
+    assert has_threads([rows * columns // AT_ONCE[dtype.itemsize]] * 2, tensors, 1, 1)
+
+
+def test_words_two_to_a_sector_have_a_thread_for_each_if_the_l2_holds_them() -> None:
     rows, columns = 2000, 3
     tensors = [_of_every(4, rows, columns, i) for i in range(2)]
     read = 2 * rows * columns * 16

@@ -62,6 +62,9 @@ def test_each_table_speaks_for_its_calls(m: int, k: int, dtype: torch.dtype) -> 
         (5, 1000, 772, torch.bfloat16, 122),  # of whole eight bytes
         (33, 512, 1000, torch.float32, 112),
         (5, 770, 66, torch.float32, 106),
+        (33, 200, 264, torch.bfloat16, 116),  # a weight that is there as soon as the launch is
+        (16, 200, 264, torch.bfloat16, 106),
+        (17, 200, 264, torch.bfloat16, 106),
         (5, 300_000, 768, torch.bfloat16, 200),  # beyond the table
     ],
 )
