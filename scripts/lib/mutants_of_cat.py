@@ -78,7 +78,7 @@ ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "cat: panels of rows of any length",
         _PANEL_RULE,
-        "row <= kColumnsOfRow[element] && ",
+        "row <= kColumnsOfRow[element] &&",
         "",
         (f"{_PANELS}::test_columns_of_a_row",),
     ),

@@ -1,4 +1,4 @@
-"""What a thread of gather.cu makes of an input, on the emulator: by how many threads there are; upstream's bits."""
+"""What a thread of gather.cu makes of an input, on the emulator, by how many threads there are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def has_threads(
     multiprocessors: int,
     l2_bytes: int = 50 << 20,
 ) -> bool:
-    """Whether each input has a thread for so many items, and a block's idle ones. Checks the result's bits."""
+    """Whether each input has so many threads, and less than a block's idle ones. Checks the result's bits."""
     ops = torch.ops.aten_ext_on_host_cat
     gpu = dataclasses.replace(
         ARCHITECTURES["sm_90"], multiprocessors=multiprocessors, l2_bytes=l2_bytes, code=75
@@ -51,8 +51,8 @@ def has_threads(
 
 
 # Columns of a transpose, each in a sector of its own, so that 32 bytes for each are read before a sector's
-# next element; whether patches are loaded at once; from how many of them for each multiprocessor on an input is
-# made by patches, by the element's size. None: elements whatever their number.
+# next element; whether patches are loaded at once; from how many of them for each multiprocessor on they make
+# an input, by the element's size. None: never.
 @pytest.mark.parametrize(
     ("columns", "aligned", "least"),
     [
