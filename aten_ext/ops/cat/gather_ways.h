@@ -34,7 +34,8 @@ inline constexpr TransposedSingles kTransposedSingles[] = {{0, {800, 1536}, {153
                                                            {18 << 10, {1200, 800}, {1200, 800}}};
 inline constexpr int64_t kTransposesOfSingles = 6;  // no more were timed
 // Neighbours in the result are in step if they are a multiple of so many bytes apart, of up to 2 bytes or
-// larger ones, as columns of powers of two are: several at a time crowd into a few sets of the L1.
+// larger ones, as columns of powers of two are: several at a time lose there, presumably as their sectors
+// share a few sets of the L1.
 inline constexpr int64_t kInStep[2] = {64, 256};
 // And of any number of inputs whose elements are so many bytes apart at least: a sector holds one of them,
 // and a thread that moves several waits for as many. Elements of 4 bytes may be a little nearer, in rows of
@@ -79,8 +80,8 @@ inline constexpr int64_t kAlignedPatchesPerSM = 190;
 inline constexpr int64_t kAlignedPatchesPerSMFarApart = 120;
 inline constexpr int64_t kFullPatches[2] = {4, 5};
 inline constexpr int64_t kFullPatchesFarApart[2][2] = {{1, 2}, {3, 5}};
-// From so many bytes between two elements of a sector on, results of so many patches for each multiprocessor,
-// of elements of 1, 2, 4 and 8 bytes.
+// Others, from so many bytes between two elements of a sector on: results of so many patches for each
+// multiprocessor, of elements of 1, 2, 4 and 8 bytes.
 struct PatchesFrom {
   int64_t between;
   int64_t per_sm[4];
@@ -215,7 +216,8 @@ inline bool are_patches_aligned(const CatGatherParams& p, const CatGatherInput& 
 }
 
 // From so many patches for each multiprocessor on they are sooner than elements.
-inline int64_t least_patches(const CatGatherParams& p, const CatGatherInput& input, bool far_apart) {
+inline int64_t least_patches(const CatGatherParams& p, const CatGatherInput& input, int64_t between,
+                             bool far_apart) {
   const bool aligned = are_patches_aligned(p, input);
   if (far_apart) {
     return aligned ? kAlignedPatchesPerSMFarApart : kPatchesPerSMFarApart;
@@ -223,7 +225,7 @@ inline int64_t least_patches(const CatGatherParams& p, const CatGatherInput& inp
   const int size = p.element_size == 1 ? 0 : p.element_size == 2 ? 1 : p.element_size == 4 ? 2 : 3;
   int64_t least = kNoPatches;
   for (const PatchesFrom& from : kPatchesFrom) {
-    least = bytes_between(p, input) >= from.between ? from.per_sm[size] : least;
+    least = between >= from.between ? from.per_sm[size] : least;
   }
   return aligned ? std::min(least, kAlignedPatchesPerSM) : least;
 }
@@ -234,10 +236,11 @@ inline int patch_dim_of(const CatGatherParams& p, const CatGatherInput& input) {
   if (p.converts || p.element_size > 8 || neighbours <= 1) {
     return -1;
   }
+  const int64_t between = bytes_between(p, input);
   const int64_t patch = 16 / p.element_size;
-  const bool far_apart = bytes_between(p, input) >= kFarApart && neighbours * p.element_size >= kSectorBytes;
+  const bool far_apart = between >= kFarApart && neighbours * p.element_size >= kSectorBytes;
   const int64_t* const full = far_apart ? kFullPatchesFarApart[p.element_size > 2] : kFullPatches;
-  if (!is_beyond(p, least_patches(p, input, far_apart) * patch)) {
+  if (!is_beyond(p, least_patches(p, input, between, far_apart) * patch)) {
     return -1;
   }
   for (int d = 0; d < input.dims - 1; ++d) {
