@@ -222,7 +222,7 @@ inline int64_t least_patches(const CatGatherParams& p, const CatGatherInput& inp
   if (far_apart) {
     return aligned ? kAlignedPatchesPerSMFarApart : kPatchesPerSMFarApart;
   }
-  const int size = p.element_size == 1 ? 0 : p.element_size == 2 ? 1 : p.element_size == 4 ? 2 : 3;
+  const int size = index_of_size(p.element_size);
   int64_t least = kNoPatches;
   for (const PatchesFrom& from : kPatchesFrom) {
     least = between >= from.between ? from.per_sm[size] : least;

@@ -19,4 +19,9 @@ struct CatGpu {
   }
 };
 
+// Where a table has the figure of elements, or words, of 1, 2, 4, 8 or 16 bytes; -1: of others it has none.
+constexpr int index_of_size(int64_t bytes) {
+  return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : bytes == 8 ? 3 : bytes == 16 ? 4 : -1;
+}
+
 }  // namespace aten_ext::cuda

@@ -60,11 +60,6 @@ static_assert(place_of_column(kMostColumns, kShortestColumn) <= kPanelBytes);
 
 // ---- rule --------------------------------------------------------------------------------------------
 
-// Which of the figures are those of so large elements; -1: none.
-constexpr int panel_element(int64_t size) {
-  return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : -1;
-}
-
 // The first figures are the least.
 constexpr bool is_least_first() {
   for (const PanelsFrom& from : kPanelsFrom) {
@@ -80,15 +75,16 @@ static_assert(is_least_first());
 
 // Whether no call of so many bytes is made by panels.
 inline bool is_below_panels(int64_t bytes, int64_t element_size, const CatGpu& gpu) {
-  const int element = panel_element(element_size);
-  return !gpu.has_async_copies || element < 0 || bytes < kPanelsFrom[0].bytes[element] * gpu.multiprocessors;
+  const int element = index_of_size(element_size);
+  return !gpu.has_async_copies || element < 0 || element > 3 ||
+         bytes < kPanelsFrom[0].bytes[element] * gpu.multiprocessors;
 }
 
 // Rows of `row` columns, either of one input or, `joined`, of all `inputs`. Of an input `run` bytes are
 // neighbours.
 inline bool is_by_panels(int64_t bytes, int64_t row, int64_t run, bool joined, int64_t inputs,
                          int64_t element_size, const CatGpu& gpu) {
-  const int element = panel_element(element_size);
+  const int element = index_of_size(element_size);
   return run >= kShortestColumn && row * run >= kLeastOfPanel && row <= kColumnsOfRow[element] &&
          (!joined || inputs <= kPanelInputs) &&
          std::any_of(std::begin(kPanelsFrom), std::end(kPanelsFrom), [&](const PanelsFrom& from) {

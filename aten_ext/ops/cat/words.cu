@@ -255,13 +255,8 @@ bool are_single(const CatRunsParams& p, int word, RowsApart apart) {
   return (are_few_words(p, word) || apart == RowsApart::One) && in_line(p, word);
 }
 
-// The logarithm of a word's bytes.
-constexpr int index_of(int word) {
-  return word == 1 ? 0 : word == 2 ? 1 : word == 4 ? 2 : word == 8 ? 3 : 4;
-}
-
 const ByInputs& by_inputs_of(const CatRunsParams& p, int word) {
-  return are_few(p) ? kFewByInputs : kManyByInputs[index_of(word)];
+  return are_few(p) ? kFewByInputs : kManyByInputs[index_of_size(word)];
 }
 
 // The words of all inputs, if they were as long as the longest.
@@ -282,7 +277,7 @@ int words_of_uneven_inputs(const CatRunsParams& p, int word) {
   if (p.count <= EightRuns::kCapacity) {
     return up_to(words, alike ? kTinyPerSM : kWordsOfFewInputsPerSM) ? 1 : 0;
   }
-  const UnevenInputs& most = kUnevenInputs[index_of(word)];
+  const UnevenInputs& most = kUnevenInputs[index_of_size(word)];
   if (up_to(words, most.one)) {
     return alike && up_to(all_longest, by_inputs_of(p, word).one) ? 0 : 1;
   }
@@ -307,7 +302,7 @@ int words_by_inputs(const CatRunsParams& p, int word) {
            : p.count >= kFewestByInputs && up_to(words, kWordsOfFewInputsPerSM)) {
     return 1;
   }
-  const ListByInputs& list = kListByInputs[index_of(word)];
+  const ListByInputs& list = kListByInputs[index_of_size(word)];
   const int64_t most_of_list = many ? list.most_of_many : list.most;
   if (p.rows == 1 && !up_to(words, list.least) && up_to(words, most_of_list) &&
       all_longest <= kIdleList * words) {

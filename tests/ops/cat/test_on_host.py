@@ -40,6 +40,7 @@ pytestmark = pytest.mark.skipif(library.why_not() is not None, reason=library.wh
 BITS = (torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.complex128)
 ORDERS = st.sampled_from([(0, 0), (1, 0), (2, 7)])
 GPUS = (ARCHITECTURES["sm_90"], NO_SMALL_CALLS, NO_L2)
+DECLINED = ("result without elements", "strided vectors that upstream reads as fast")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +54,7 @@ def check(
 ) -> None:
     """The kernels' result against upstream's; nothing where the rule declines."""
     explained = aten_ext.explain("cat", tensors, dim, key="CUDA")
-    assert explained.route == "fused" or explained.reason == "result without elements"
+    assert explained.route == "fused" or explained.reason in DECLINED
     theirs = upstream(lambda: torch.cat(tensors, dim))
     if explained.route == "fused":
         ops = torch.ops.aten_ext_on_host_cat
